@@ -39,19 +39,21 @@ func (c *peerConn) Close() error {
 
 // admission is the net.Listener from which the HTTP server accepts. It bounds the number of
 // connections. If the limit is reached, it closes an idle connection; otherwise new ones wait in
-// the kernel's queue. All supervised programs together have a smaller limit of their own. So a
-// program that opens many connections does not keep an operator out.
+// the kernel's queue. All supervised programs together have a smaller limit of their own, and those
+// with control = true another one. So a program that opens many connections does not keep an
+// operator out, nor a program that has more rights.
 type admission struct {
 	addr     net.Addr
 	abstract bool
 	owner    func(int) (string, bool)
-	failed   func(error) // called for each accept that failed
+	trusted  func(program string) bool // tells whether a program has control = true
+	failed   func(error)               // called for each accept that failed
 
-	slots, guests chan struct{}
-	ready         chan *peerConn
-	ctx           context.Context
-	stop          context.CancelFunc
-	running       sync.WaitGroup
+	slots, guests, trustedGuests chan struct{}
+	ready                        chan *peerConn
+	ctx                          context.Context
+	stop                         context.CancelFunc
+	running                      sync.WaitGroup
 	// A connection is idle if no whole request has come since the last answer.
 	idle   idle.Order[*peerConn]
 	strays *lateclose.Strays
@@ -60,12 +62,12 @@ type admission struct {
 	current *net.UnixListener
 }
 
-func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed func(error)) *admission {
+func admit(socket *Socket, limits Limits, owner func(int) (string, bool), trusted func(string) bool, failed func(error)) *admission {
 	ctx, stop := context.WithCancel(context.Background())
 	first := socket.listener // the socket may get another listener soon
 	a := &admission{
-		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, failed: failed,
-		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
+		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, trusted: trusted, failed: failed,
+		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests), trustedGuests: make(chan struct{}, limits.Guests),
 		ready: make(chan *peerConn), ctx: ctx, stop: stop, strays: lateclose.NewStrays(strayThreads),
 	}
 	a.running.Go(func() { a.loop(first) })
@@ -177,9 +179,13 @@ func (a *admission) greet(conn net.Conn) {
 	}
 	release := func() { <-a.slots }
 	if peer.guest() {
+		guests := a.guests
+		if !peer.Uncertain && a.trusted(peer.Program) {
+			guests = a.trustedGuests
+		}
 		select {
-		case a.guests <- struct{}{}:
-			release = func() { <-a.guests; <-a.slots }
+		case guests <- struct{}{}:
+			release = func() { <-guests; <-a.slots }
 		default:
 			turnAway(conn)
 			<-a.slots

@@ -143,7 +143,7 @@ type Config struct {
 // Limits bound what peers can use. A zero field means its default.
 type Limits struct {
 	Connections int           // all at once; default 640, or a quarter of RLIMIT_NOFILE if less
-	Guests      int           // of supervised programs, included in Connections; default a tenth
+	Guests      int           // of programs without control = true, and as many of those with it, included in Connections; default a tenth
 	Header      time.Duration // for a request's header; default 5 s
 	Body        time.Duration // for a whole request; default 10 s
 	Idle        time.Duration // between requests; default 30 s

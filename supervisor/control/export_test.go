@@ -4,7 +4,8 @@ import "net"
 
 // Admit is the listener from which the server accepts at most two connections.
 func Admit(socket *Socket, failed func(error)) net.Listener {
-	return admit(socket, Limits{Connections: 2, Guests: 2}, func(int) (string, bool) { return "", false }, failed)
+	nobody := func(int) (string, bool) { return "", false }
+	return admit(socket, Limits{Connections: 2, Guests: 2}, nobody, func(string) bool { return false }, failed)
 }
 
 // RouteList is the route table for tests outside the package.

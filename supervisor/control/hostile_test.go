@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/lateclose/lingertest"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
@@ -168,37 +169,44 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // TestGuestsCannotKeepOthersOut fills the connections that supervised programs may have. One more
-// connection of a program is refused, and other clients still get in.
+// connection of a program is refused, and other clients still get in: a program that may control the
+// box, even if it has as many connections itself, and an operator.
 func TestGuestsCannotKeepOthersOut(t *testing.T) {
-	b := controltest.New(controltest.Program("web"))
+	b := controltest.New(controltest.Program("web"), controltest.Program("boss"))
+	b.Set("boss", func(p *supervisor.Status) { p.Spec.Control = true })
 	var mu sync.Mutex
-	guest := true
+	owner := ""
 	b.Owners = func(int) (string, bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		return "web", guest
+		return owner, owner != ""
 	}
 	cfg := own(b)
 	cfg.Limits = control.Limits{Connections: 20, Guests: 4}
 	path := controltest.Serve(t, cfg, socketPath(t))
-	for range 4 {
+	for _, name := range []string{"web", "boss"} {
+		mu.Lock()
+		owner = name
+		mu.Unlock()
+		for range 4 {
+			conn, err := net.Dial("unix", path)
+			must(t, err)
+			defer conn.Close()
+			must(t, hello(conn))
+		}
 		conn, err := net.Dial("unix", path)
 		must(t, err)
 		defer conn.Close()
-		must(t, hello(conn))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		must(t, err)
+		defer resp.Body.Close()
+		equal(t, resp.StatusCode, http.StatusServiceUnavailable)
 	}
-	conn, err := net.Dial("unix", path)
-	must(t, err)
-	defer conn.Close()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	must(t, err)
-	defer resp.Body.Close()
-	equal(t, resp.StatusCode, http.StatusServiceUnavailable)
 	mu.Lock()
-	guest = false
+	owner = ""
 	mu.Unlock()
 	c := api.NewClient(path)
-	_, err = c.Status(t.Context())
+	_, err := c.Status(t.Context())
 	must(t, err)
 }
 

@@ -97,7 +97,7 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 		},
 		DisableGeneralOptionsHandler: true,
 	}
-	listener := admit(socket, l, s.cfg.Owner, func(err error) { s.trouble(err.Error()) })
+	listener := admit(socket, l, s.cfg.Owner, s.mayControl, func(err error) { s.trouble(err.Error()) })
 	var keeper sync.WaitGroup
 	kept, leave := context.WithCancel(ctx)
 	defer leave()
