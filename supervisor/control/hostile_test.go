@@ -252,6 +252,9 @@ func hello(conn net.Conn) error {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
 	_, err = io.Copy(io.Discard, resp.Body)
 	return err
 }
