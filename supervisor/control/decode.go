@@ -1,8 +1,10 @@
 package control
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -24,30 +26,47 @@ const (
 	maxReason = 200
 )
 
-// decode reads a request's body: one JSON value with known keys. An empty body gives the zero
+// decode reads a request's body: one JSON object with known keys. An empty body gives the zero
 // value.
 func decode[T any](body io.Reader) (T, error) {
-	var v T
-	d := json.NewDecoder(body)
-	d.DisallowUnknownFields()
-	err := d.Decode(&v)
-	if errors.Is(err, io.EOF) {
-		return v, nil
-	}
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.Join(more, errors.New("there is more after the JSON value"))
-		}
-	}
+	var v, zero T
+	raw, err := io.ReadAll(body)
 	var tooLarge *http.MaxBytesError
 	switch {
-	case err == nil:
-		return v, nil
 	case errors.As(err, &tooLarge):
-		return v, err
+		return zero, err
+	case err == nil && len(bytes.TrimSpace(raw)) == 0:
+		return zero, nil
+	case err == nil:
+		err = noNull(raw)
 	}
-	var zero T
-	return zero, api.Errorf(api.CodeBadRequest, "cannot read the request's body: %v", err)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		err = d.Decode(&v)
+	}
+	if err != nil {
+		return zero, api.Errorf(api.CodeBadRequest, "cannot read the request's body: %v", err)
+	}
+	return v, nil
+}
+
+// noNull refuses null, for the request and for its members: encoding/json reads it as "not given". A
+// caller whose variable is empty would get {"dry_run":null} carried out.
+func noNull(raw []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &members); err != nil {
+		return err
+	}
+	if members == nil {
+		return errors.New("it must be a JSON object, not null")
+	}
+	for name, value := range members {
+		if string(value) == "null" {
+			return fmt.Errorf("%.40q must not be null; leave it out", name)
+		}
+	}
+	return nil
 }
 
 func checkNames(names []string) error {

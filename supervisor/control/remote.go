@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"mime"
 	"net/http"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -97,6 +99,9 @@ const noUser = ^uint32(0)
 func (s *Server) serveRemote(remote remoteRoute, rt route) http.Handler {
 	return s.serveRoute(rt, func(w http.ResponseWriter, r *http.Request) error {
 		exchange.SetRoute(r.Context(), remote.Path) // the later call wins
+		if err := checkMediaType(r); err != nil {
+			return err
+		}
 		name := r.PathValue("name")
 		switch {
 		case name == "":
@@ -109,6 +114,24 @@ func (s *Server) serveRemote(remote remoteRoute, rt route) http.Handler {
 		r.URL.RawQuery = q.Encode()
 		return nil
 	})
+}
+
+// checkMediaType refuses a body that is not declared as JSON. A browser sends the types of a form, and
+// a body without a type, from any page without asking the box first (Fetch Standard, CORS-safelisted
+// request header; CORS preflight); it asks before it sends JSON.
+func checkMediaType(r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	if given == "" && r.ContentLength == 0 {
+		return nil
+	}
+	mt, _, err := mime.ParseMediaType(given)
+	if err == nil && (mt == "application/json" || strings.HasSuffix(mt, "+json")) {
+		return nil
+	}
+	if given == "" {
+		given = "a body without Content-Type"
+	}
+	return api.Errorf(api.CodeMediaType, "the body must be application/json, not %.100s; send the header Content-Type: application/json", given)
 }
 
 // nameInBody makes the program in the path the only name of the action.

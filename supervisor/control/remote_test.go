@@ -38,6 +38,9 @@ func askRemote(t *testing.T, srv *httptest.Server, role, method, path, body stri
 	req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
 	must(t, err)
 	req.Header.Set("X-Role", role)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := srv.Client().Do(req)
 	must(t, err)
 	defer resp.Body.Close()
@@ -68,6 +71,8 @@ func TestRemoteByRole(t *testing.T) {
 		{"POST", "/v1/programs/web/stop", `{"all":true}`, 403, 403, 400},
 		{"POST", "/v1/programs/web/stop", `{"nonsense":1}`, 403, 403, 400},
 		{"POST", "/v1/box/apply", `{"dry_run":true}`, 403, 403, 200},
+		{"POST", "/v1/box/apply", `{"dry_run":null}`, 403, 403, 400},
+		{"POST", "/v1/box/apply", `null`, 403, 403, 400},
 		{"DELETE", "/v1/programs/web", "", 405, 405, 405},
 		{"POST", "/v1/box/shutdown", "", 404, 404, 404},
 	} {
@@ -82,6 +87,45 @@ func TestRemoteByRole(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A page of any site can make a browser send a form or a body without a type. Only a body that is
+// declared as JSON is read.
+func TestRemoteReadsOnlyJSON(t *testing.T) {
+	const form = "application/x-www-form-urlencoded"
+	for _, c := range []struct {
+		path, contentType, body string
+		want                    int
+	}{
+		{"/v1/box/apply", "application/json", `{"dry_run":true}`, 200},
+		{"/v1/box/apply", "application/json; charset=utf-8", `{"dry_run":true}`, 200},
+		{"/v1/box/apply", "", "", 200},
+		{"/v1/box/apply", "", `{"dry_run":true}`, 415},
+		{"/v1/box/apply", "text/plain", `{"dry_run":true}`, 415},
+		{"/v1/box/apply", form, "", 415},
+		{"/v1/box/apply", "not a type", `{}`, 415},
+		{"/v1/programs/web/signal", "application/json", `{"signal":"HUP"}`, 200},
+		{"/v1/programs/web/signal", "text/plain;a=application/json", `{"signal":"HUP"}`, 415},
+		{"/v1/programs/web/stop", "multipart/form-data; boundary=x", "", 415},
+		{"/v1/programs/web/restart", "", "", 200},
+	} {
+		b := controltest.New(controltest.Program("web"))
+		srv := remoteServer(t, b)
+		req, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+c.path, strings.NewReader(c.body))
+		must(t, err)
+		req.Header.Set("X-Role", "operator")
+		if c.contentType != "" {
+			req.Header.Set("Content-Type", c.contentType)
+		}
+		resp, err := srv.Client().Do(req)
+		must(t, err)
+		var e api.Error
+		must(t, json.NewDecoder(resp.Body).Decode(&e))
+		resp.Body.Close()
+		if resp.StatusCode != c.want || c.want == 415 && (e.Code != api.CodeMediaType || len(b.Signals()) > 0) {
+			t.Errorf("%s %q %q: %d %+v", c.path, c.contentType, c.body, resp.StatusCode, e)
+		}
 	}
 }
 

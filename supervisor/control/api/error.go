@@ -24,7 +24,8 @@ const (
 	CodeNotFound       Code = "not_found"       // no such route
 	CodeMethod         Code = "method_not_allowed"
 	CodeTooLarge       Code = "too_large"
-	CodeBusy           Code = "busy" // too many connections at once
+	CodeMediaType      Code = "unsupported_media_type" // the body is not JSON
+	CodeBusy           Code = "busy"                   // too many connections at once
 	CodeInternal       Code = "internal"
 )
 
@@ -43,6 +44,7 @@ var codeStatus = map[Code]int{
 	CodeNotFound:       http.StatusNotFound,
 	CodeMethod:         http.StatusMethodNotAllowed,
 	CodeTooLarge:       http.StatusRequestEntityTooLarge,
+	CodeMediaType:      http.StatusUnsupportedMediaType,
 	CodeBusy:           http.StatusServiceUnavailable,
 	CodeInternal:       http.StatusInternalServerError,
 }
