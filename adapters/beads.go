@@ -167,8 +167,9 @@ type BeadChange struct {
 	Tags        *[]string `json:"tags,omitempty"`
 	// DeferUntil defers an open bead; the zero Time ends a deferral.
 	DeferUntil *Time `json:"defer_until,omitempty"`
-	// IfVersion, if not 0, must be the bead's version; otherwise the result is PRECONDITION_FAILED.
-	IfVersion int64 `json:"-"`
+	// IfVersions, if not empty, must contain the bead's version; otherwise the result is
+	// PRECONDITION_FAILED.
+	IfVersions []int64 `json:"-"`
 }
 
 // Dep is an edge from From to To. With type "blocks", From is blocked until To is closed.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -261,8 +262,12 @@ func (x *External) List(ctx context.Context, f adapters.BeadFilter) (adapters.Pa
 // its If-Match would fail.
 func (x *External) Update(ctx context.Context, id string, change adapters.BeadChange) (adapters.Bead, error) {
 	r := wire.Request{Method: http.MethodPatch, Path: beadPath(id, "")}
-	if change.IfVersion != 0 {
-		r.Header = http.Header{"If-Match": {`"v` + strconv.FormatInt(change.IfVersion, 10) + `"`}}
+	if len(change.IfVersions) > 0 {
+		tags := make([]string, len(change.IfVersions))
+		for i, v := range change.IfVersions {
+			tags[i] = `"v` + strconv.FormatInt(v, 10) + `"`
+		}
+		r.Header = http.Header{"If-Match": {strings.Join(tags, ", ")}}
 	}
 	// A zero time is null on the wire, and null there would be "no change".
 	type body struct {

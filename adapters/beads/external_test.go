@@ -107,7 +107,11 @@ func routes(b adapters.Beads, handle func(string, int, func(context.Context, *ht
 	})
 	handle("PATCH /v1/beads/{id}", 200, func(ctx context.Context, r *http.Request) (any, error) {
 		in := body[adapters.BeadChange](r)
-		in.IfVersion, _ = strconv.ParseInt(strings.Trim(r.Header.Get("If-Match"), `"v`), 10, 64)
+		for tag := range strings.SplitSeq(r.Header.Get("If-Match"), ", ") {
+			if v, err := strconv.ParseInt(strings.Trim(tag, `"v`), 10, 64); err == nil {
+				in.IfVersions = append(in.IfVersions, v)
+			}
+		}
 		return b.Update(ctx, r.PathValue("id"), in)
 	})
 	handle("POST /v1/beads/{id}/release", 200, func(ctx context.Context, r *http.Request) (any, error) {

@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -259,7 +260,7 @@ func (l *Local) Reopen(ctx context.Context, id string) (adapters.Bead, error) {
 // holder, its author or an admin.
 func (l *Local) Update(ctx context.Context, id string, c adapters.BeadChange) (adapters.Bead, error) {
 	return l.change(ctx, id, func(tx *sql.Tx, b adapters.Bead) error {
-		if c.IfVersion != 0 && c.IfVersion != b.Version {
+		if len(c.IfVersions) > 0 && !slices.Contains(c.IfVersions, b.Version) {
 			return adapters.Errorf(adapters.CodePreconditionFailed, "the bead has version %d", b.Version).With("current", b.Version)
 		}
 		m := adapters.MetaFrom(ctx)

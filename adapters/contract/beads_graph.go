@@ -15,13 +15,13 @@ import (
 func beadsUpdate(t *testing.T, ctx context.Context, b adapters.Beads) {
 	e := epic(t, ctx, b, "old")
 	got := ok[adapters.Bead](t, "update")(b.Update(ctx, e.ID, adapters.BeadChange{
-		Title: new("new"), Priority: new(0), Tags: &[]string{"z", "a"}, IfVersion: 1,
+		Title: new("new"), Priority: new(0), Tags: &[]string{"z", "a"}, IfVersions: []int64{7, 1},
 	}))
 	changed := e
 	changed.Title, changed.Priority, changed.Tags, changed.Version, changed.UpdatedAt = "new", 0, []string{"a", "z"}, 2, got.UpdatedAt
 	equal(t, "updated", got, changed)
 	gives(t, "no change", changed)(b.Update(ctx, e.ID, adapters.BeadChange{Title: new("new")}))
-	_, err := b.Update(ctx, e.ID, adapters.BeadChange{Title: new("x"), IfVersion: 1})
+	_, err := b.Update(ctx, e.ID, adapters.BeadChange{Title: new("x"), IfVersions: []int64{1, 7}})
 	if e := want(t, "stale version", err, adapters.CodePreconditionFailed); fmt.Sprint(e.Fields["current"]) != "2" {
 		t.Errorf("fields: %v", e.Fields)
 	}

@@ -123,7 +123,8 @@ func (s *beadsScript) step(r *rapid.T) {
 		})
 	case 9:
 		change := adapters.BeadChange{
-			Title: new(rapid.SampledFrom([]string{"new", "newer", ""}).Draw(r, "title")), IfVersion: int64(rapid.IntRange(0, 3).Draw(r, "version")),
+			Title:      new(rapid.SampledFrom([]string{"new", "newer", ""}).Draw(r, "title")),
+			IfVersions: rapid.SliceOfN(rapid.Int64Range(1, 3), 0, 2).Draw(r, "versions"),
 		}
 		one("update", func(ctx context.Context, b adapters.Beads, id string) (adapters.Bead, error) {
 			return b.Update(ctx, id, change)

@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -134,7 +135,7 @@ func showBead(q *request) error {
 		return err
 	}
 	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), id)
-	if err == nil && matches(q.Header.Get("If-None-Match"), etag(b)) {
+	if err == nil && matches(q.list("If-None-Match"), etag(b)) {
 		q.begin("").Set("ETag", etag(b))
 		q.w.WriteHeader(http.StatusNotModified)
 		return nil
@@ -144,8 +145,11 @@ func showBead(q *request) error {
 
 // matches tells whether an If-None-Match list contains a tag, by weak comparison (RFC 9110, 13.1.2).
 func matches(header, tag string) bool {
-	for _, t := range strings.Split(header, ",") {
-		if t = strings.TrimSpace(t); t == "*" || strings.TrimPrefix(t, "W/") == tag {
+	if header == "*" {
+		return true
+	}
+	for t := range etags(header) {
+		if strings.TrimPrefix(t, "W/") == tag {
 			return true
 		}
 	}
@@ -215,25 +219,54 @@ func updateBead(q *request) error {
 			return adapters.Invalid("defer_until", "must be an RFC 3339 time or null")
 		}
 	}
-	if change.IfVersion, err = versionOf(q.Header.Get("If-Match")); err != nil {
+	if change.IfVersions, err = versionsOf(q.list("If-Match")); err != nil {
 		return err
 	}
 	b, err := q.s.cfg.Slots.Beads().Update(q.Context(), id, change)
 	return q.bead(http.StatusOK, b, err)
 }
 
-// versionOf returns the version in an If-Match header with an ETag of this package; 0 if the header
-// is empty or "*".
-func versionOf(header string) (int64, error) {
+// versionsOf returns the versions in an If-Match list that are ETags of this package; none if the
+// list is empty or "*". Weak tags never match (RFC 9110, 13.1.1).
+func versionsOf(header string) ([]int64, error) {
 	if header == "" || header == "*" {
-		return 0, nil
+		return nil, nil
 	}
-	digits, ok := strings.CutPrefix(strings.TrimSuffix(header, `"`), `"v`)
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if !ok || err != nil || n < 1 {
-		return 0, adapters.Errorf(adapters.CodePreconditionFailed, "If-Match is not an ETag of a bead")
+	var versions []int64
+	for tag := range etags(header) {
+		digits, ok := strings.CutPrefix(strings.TrimSuffix(tag, `"`), `"v`)
+		if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n > 0 {
+			versions = append(versions, n)
+		}
 	}
-	return n, nil
+	if versions == nil {
+		return nil, adapters.Errorf(adapters.CodePreconditionFailed, "If-Match has no ETag of a bead")
+	}
+	return versions, nil
+}
+
+// etags are the entity tags of a list, with their quotes and W/ (RFC 9110, 8.8.3). A tag may contain
+// commas. What is no tag is left out.
+func etags(header string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for rest := header; rest != ""; {
+			rest = strings.TrimLeft(rest, ", \t")
+			weak := ""
+			if strings.HasPrefix(rest, `W/"`) {
+				weak, rest = rest[:2], rest[2:]
+			}
+			opaque, found := strings.CutPrefix(rest, `"`)
+			end := strings.IndexByte(opaque, '"')
+			if !found || end < 0 {
+				_, rest, _ = strings.Cut(rest, ",")
+				continue
+			}
+			if !yield(weak + rest[:end+2]) {
+				return
+			}
+			rest = rest[end+2:]
+		}
+	}
 }
 
 func addDep(q *request) error {

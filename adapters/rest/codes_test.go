@@ -99,7 +99,7 @@ func beadCodes() []codeCase {
 			return failed(r.beads.CreateChild(ctx, adapters.NewBead{Title: "late", ParentID: id}))
 		}},
 		{code: adapters.CodePreconditionFailed, setup: epic, call: func(ctx context.Context, r reach, id string) error {
-			return failed(r.beads.Update(ctx, id, adapters.BeadChange{Title: new("y"), IfVersion: 7}))
+			return failed(r.beads.Update(ctx, id, adapters.BeadChange{Title: new("y"), IfVersions: []int64{7}}))
 		}},
 		{
 			code: adapters.CodeIdempotencyMismatch,

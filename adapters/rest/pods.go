@@ -119,7 +119,7 @@ func (q *request) describe(res adapters.Resource) int {
 }
 
 func (q *request) cond() adapters.Cond {
-	return adapters.Cond{IfMatch: q.Header.Get("If-Match"), IfNoneMatch: q.Header.Get("If-None-Match")}
+	return adapters.Cond{IfMatch: q.list("If-Match"), IfNoneMatch: q.list("If-None-Match")}
 }
 
 func writePod(q *request) error {

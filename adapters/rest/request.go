@@ -92,6 +92,11 @@ func bodyError(err error, limit int64) error {
 	return adapters.Errorf(adapters.CodeValidation, "the body cannot be read to its end").Wrap(err)
 }
 
+// list returns a header that is a list. A client or a proxy may send it in several lines (RFC 9110, 5.3).
+func (q *request) list(name string) string {
+	return strings.TrimSpace(strings.Join(q.Header.Values(name), ", "))
+}
+
 // mediaType returns the content type of the request without parameters, "" if there is none.
 func (q *request) mediaType() (string, error) {
 	v := q.Header.Get("Content-Type")

@@ -83,7 +83,16 @@ func TestBeadsWire(t *testing.T) {
 
 	b.do("reader", "GET", path, "", "If-None-Match", `W/"v9", "v3"`).is(304)
 	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v1"`).is(412).problem(adapters.CodePreconditionFailed)
-	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v3"`).is(200)
+	// Strong comparison with each tag of the list, in one line or several.
+	for _, stale := range []string{`"v1", "v2"`, `W/"v3"`, `"v1,"v3`, `"a,"v3","`, `v3`, `"v3`, `","`} {
+		b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", stale).is(412).problem(adapters.CodePreconditionFailed)
+	}
+	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v1", W/"v2" ,"a,b",,"v3"`).is(200)
+	two := newRequest(t, b, "PATCH", path, `{"title":"newer"}`, "If-Match", `"v3"`)
+	two.Header.Set("Authorization", "Bearer admin")
+	two.Header.Add("If-Match", `"v4"`)
+	b.send(two).is(200)
+	b.do("admin", "PATCH", path, `{"title":"newest"}`, "If-Match", " * ").is(200)
 	if m := b.do("admin", "PATCH", path, `{"title":7}`).is(400).problem(adapters.CodeValidation); m["field"] != "title" {
 		t.Errorf("a wrong title is reported as %v", m["field"])
 	}
