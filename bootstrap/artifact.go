@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -306,7 +308,7 @@ func probeArtifacts(ctx context.Context, b *Boot) (Outcome, error) {
 // concludeArtifacts publishes each result. The first missing required artifact gives the failure
 // its name, and all of them give its reason.
 func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Outcome, error) {
-	var missing []string
+	var missing, features []string
 	first := ""
 	for _, r := range results {
 		fields := map[string]any{"capability": r.ID, "class": r.Class, "path": r.Path, "duration_ms": r.DurationMS}
@@ -321,7 +323,7 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 			b.publish(event.Info, EventValidated, fields)
 		case r.Required:
 			b.publish(event.Error, EventMissing, fields)
-			missing = append(missing, describeMissing(r))
+			missing, features = append(missing, describeMissing(r)), append(features, r.Feature)
 			if first == "" {
 				first = r.ID
 			}
@@ -330,7 +332,7 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "missing artifacts: %s", strings.Join(missing, "; "))
+		f := fail(ExitArtifact, nil, "missing artifacts: %s; %s", strings.Join(missing, "; "), remedy(features))
 		f.Capability = first
 		return Outcome{}, f
 	}
@@ -344,6 +346,24 @@ func describeMissing(r ArtifactResult) string {
 		by = " (of " + r.Feature + ")"
 	}
 	return r.ID + by + ": " + r.Reason
+}
+
+// remedy says which keys of the manifest ask for the missing parts of features, and what to do. The
+// feature "" stands for the manifest's own artifacts.
+func remedy(features []string) string {
+	var asking []string
+	for _, name := range features {
+		by := `a block [[artifacts]] with required = true`
+		for _, f := range catalog.Load().Features {
+			if f.Name == name && len(f.When) > 0 {
+				by = catalog.Describe(f.When)
+			}
+		}
+		if !slices.Contains(asking, by) {
+			asking = append(asking, by)
+		}
+	}
+	return "the manifest asks for this with " + strings.Join(asking, "; ") + ": add to the image what is missing, or change the manifest"
 }
 
 // provisionProfiles creates the directory of each stack.

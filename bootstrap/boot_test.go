@@ -340,6 +340,9 @@ required = false
 	if !errors.As(err, &f) || f.Code != ExitArtifact || f.Capability != "pod-server" || f.Phase != "artifacts" {
 		t.Fatalf("got %+v", err)
 	}
+	if !strings.HasSuffix(err.Error(), "the manifest asks for this with a block [[artifacts]] with required = true: add to the image what is missing, or change the manifest") {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
 	if r.sup.specs != nil {
 		t.Fatal("programs were started all the same")
 	}
@@ -354,6 +357,28 @@ required = false
 	again := newBootRig(t, r.cfg.Roots, manifest)
 	if err := again.boot(t); err != nil {
 		t.Fatalf("with the artifact: %v", err)
+	}
+}
+
+// An image without the pod server: the error names the program, the keys and what to do.
+func TestMissingProgramOfAFeatureNamesItsKeys(t *testing.T) {
+	r := newBootRig(t, testRoots(t), plain+`
+[sovereign_mesh]
+enabled = true
+[adapters]
+pods = "local-solid-rs"
+[security.exceptions.solid-pod-rs]
+`)
+	err := r.boot(t)
+	if ExitCode(err) != ExitArtifact {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"solid-pod-rs-server is not in PATH", `sovereign_mesh.enabled and adapters.pods = "local-solid-rs": `, "add to the image what is missing, or change the manifest",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v\ndoes not say %q", err, part)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func (b *Boot) path() string {
 // manifest's own programs are not checked, because they are the operator's: a missing one becomes
 // FATAL with a reason, and the box keeps running.
 func closures(_ context.Context, b *Boot) (Outcome, error) {
-	var missing []string
+	var missing, features []string
 	first := ""
 	for i := range b.Current().Plan.Programs {
 		p := &b.Current().Plan.Programs[i]
@@ -67,13 +67,14 @@ func closures(_ context.Context, b *Boot) (Outcome, error) {
 		}
 		for _, what := range b.lacks(p) {
 			missing = append(missing, fmt.Sprintf("%s (of %s): %s", p.Spec.Name, p.Feature, what))
+			features = append(features, p.Feature)
 			if first == "" {
 				first = p.Feature
 			}
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "missing closures: %s", strings.Join(missing, "; "))
+		f := fail(ExitArtifact, nil, "missing closures: %s; %s", strings.Join(missing, "; "), remedy(features))
 		f.Capability = first
 		return Outcome{}, f
 	}
