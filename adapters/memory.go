@@ -21,6 +21,7 @@ type Memory interface {
 	// Del returns false, not an error, if there was no value.
 	Del(ctx context.Context, key, namespace string) (bool, error)
 	List(ctx context.Context, namespace string, page PageOpt) (Page[MemoryKey], error)
+	// Namespaces lists at most MaxNamespaces, by name.
 	Namespaces(ctx context.Context) ([]Namespace, error)
 }
 
@@ -28,6 +29,7 @@ type Memory interface {
 const (
 	MaxMemoryKey       = 512
 	MaxMemoryNamespace = 128
+	MaxNamespaces      = 10000 // namespaces in a list
 	MaxMemoryValue     = 1 << 20
 	MaxMemoryMetadata  = 16 << 10
 	MaxMemoryQuery     = 1 << 20

@@ -2,12 +2,16 @@ package memory
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 func TestMain(m *testing.M) {
@@ -57,6 +61,59 @@ func TestEmbeddedContractStreaming(t *testing.T) { contract.Memory(t, embeddedCl
 
 func TestStreamingSameAsHeld(t *testing.T) {
 	contract.SameMemory(t, embeddedClass(0), embeddedClass(1))
+}
+
+// What another program wrote into the file: names and keys that are too long are left out of lists,
+// and there is a limit to how many namespaces are listed.
+func TestListsLeaveOutWhatOthersWrote(t *testing.T) {
+	dir := t.TempDir()
+	m := embedded(t, dir, hashV1{}, 0)
+	if err := m.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Store(t.Context(), "k", "v", "n", adapters.StoreOpt{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Disconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sqlite.Open(t.Context(), sqlite.Options{Path: filepath.Join(dir, "memory.db"), AppID: fileID, Migrations: fileMigrations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Write(t.Context(), func(tx *sql.Tx) error {
+		for _, write := range []string{
+			`WITH RECURSIVE i(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM i WHERE i < 10200)
+			 INSERT INTO namespaces (id, name) SELECT i, 'o' || i FROM i`,
+			`UPDATE namespaces SET name = 'a' || printf('%.*c', 128, 'x') WHERE id = 100`,
+			`WITH RECURSIVE i(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM i WHERE i < 10200)
+			 INSERT INTO entries (ns, rev, expires_at, words, key, embedding, stored_at, size, metadata, value)
+			 SELECT i, 1, 0, 1, 'k', x'', 0, 1, '{}', 'v' FROM i`,
+			`INSERT INTO entries (ns, rev, expires_at, words, key, embedding, stored_at, size, metadata, value)
+			 SELECT ns, 1, 0, 1, printf('%.*c', length, 'é'), x'', 0, 1, '{}', 'v'
+			 FROM entries, (SELECT 256 AS length UNION SELECT 257) WHERE key = 'k' AND ns < 100`,
+		} {
+			if _, err := tx.ExecContext(t.Context(), write); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Disconnect(context.WithoutCancel(t.Context()))
+	list, err := m.Namespaces(t.Context())
+	if err != nil || len(list) != adapters.MaxNamespaces || list[0].Name != "n" {
+		t.Errorf("%d namespaces %v", len(list), err)
+	}
+	page, err := m.List(t.Context(), "n", adapters.PageOpt{})
+	if err != nil || len(page.Items) != 2 || len(page.Items[1].Key) != adapters.MaxMemoryKey {
+		t.Errorf("%d keys %v", len(page.Items), err)
+	}
 }
 
 func TestOff(t *testing.T) { contract.MemoryOff(t) }

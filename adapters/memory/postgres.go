@@ -284,8 +284,8 @@ func (p *postgres) namespaces(ctx context.Context, now int64) (list []adapters.N
 	var n adapters.Namespace
 	err = pgEach(ctx, p.pool, `SELECT c.namespace, coalesce(s.embedder, ''), coalesce(s.dim, 0), c.entries
 		FROM (SELECT namespace, count(*) AS entries FROM memory_entries WHERE `+pgLive+` GROUP BY namespace) c
-		LEFT JOIN memory_spaces s ON s.name = c.namespace ORDER BY c.namespace COLLATE "C"`,
-		[]any{time.UnixMilli(now)}, []any{&n.Name, &n.Embedder, &n.Dim, &n.Entries}, func() { list = append(list, n) })
+		LEFT JOIN memory_spaces s ON s.name = c.namespace ORDER BY c.namespace COLLATE "C" LIMIT $2`,
+		[]any{time.UnixMilli(now), adapters.MaxNamespaces}, []any{&n.Name, &n.Embedder, &n.Dim, &n.Entries}, func() { list = append(list, n) })
 	return list, err
 }
 

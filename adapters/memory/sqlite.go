@@ -276,7 +276,8 @@ func (b *file) namespaces(ctx context.Context, now int64) (list []adapters.Names
 		list = append(list, n)
 		return err
 	}, `SELECT n.name, n.embedder, n.dim, c.entries FROM namespaces n
-		JOIN (SELECT ns, count(*) AS entries FROM entries WHERE `+live+` GROUP BY ns) c ON c.ns = n.id ORDER BY n.name`, now)
+		JOIN (SELECT ns, count(*) AS entries FROM entries WHERE `+live+` GROUP BY ns) c ON c.ns = n.id
+		WHERE octet_length(n.name) <= ? ORDER BY n.name LIMIT ?`, now, adapters.MaxMemoryNamespace, adapters.MaxNamespaces)
 	return list, err
 }
 

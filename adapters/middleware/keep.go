@@ -53,6 +53,12 @@ func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old
 		if _, err := tx.ExecContext(ctx, "DELETE FROM answers WHERE at <= ?", time.Now().Add(-adapters.IdempotencyLife).UnixMilli()); err != nil {
 			return err
 		}
+		// Another program of this user can have added rows without end; all that is read here stays in
+		// memory.
+		if _, err := tx.ExecContext(ctx, `DELETE FROM answers WHERE length(key) <> 32 OR length(request) <> 32
+			OR no <= (SELECT no FROM answers ORDER BY no DESC LIMIT 1 OFFSET ?)`, maxReplays); err != nil {
+			return err
+		}
 		old, err = readReplays(ctx, tx)
 		return err
 	})

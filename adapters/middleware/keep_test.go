@@ -341,6 +341,33 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// TestRowsOfOthersAreBounded: of a file into which another program wrote too many rows, the newest
+// are read.
+func TestRowsOfOthersAreBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "idempotency.db")
+	k, _, _, err := openKeeper(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = k.db.Write(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= ?1)
+			INSERT INTO answers(no, key, request, at) SELECT i, randomblob(CASE i WHEN 7 + ?1 / 2 THEN 31 ELSE 32 END), zeroblob(32), ?2 FROM n`,
+			maxReplays+10, time.Now().UnixMilli())
+		return err
+	})
+	if err := errors.Join(err, k.db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	k, _, old, err := openKeeper(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.db.Close()
+	if len(old) != maxReplays-1 { // one of the newest has a key of another length
+		t.Errorf("%d rows were read", len(old))
+	}
+}
+
 // TestWhereNothingCanBeKept: the error is typed, the file is left alone, keys
 // work in memory.
 func TestWhereNothingCanBeKept(t *testing.T) {

@@ -182,7 +182,7 @@ func podRoutes() []route {
 
 func memoryRoutes() []route {
 	return bySlot(adapters.SlotMemory, []route{
-		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Doc: "Namespaces and what they hold.", handle: listNamespaces},
+		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Doc: "Namespaces and what they hold: the first 10,000 by name.", handle: listNamespaces},
 		{Method: "GET", Path: "/v1/memory/{ns}", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.MemoryKey]{}, Query: pageParams, Doc: "Keys of a namespace.", handle: listMemory},
 		{Method: "POST", Path: "/v1/memory/{ns}/search", ID: "search", Roles: agent | reader, Body: SearchBody{}, Reply: adapters.Page[adapters.Hit]{}, MaxBody: maxBigJSON,
 			Doc: "The best hits, by falling score.", handle: searchMemory},
