@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/audit"
@@ -67,9 +68,12 @@ func getAudit(s *Server, r *http.Request, out *lines) error {
 	if s.cfg.Audit == nil {
 		return unsupported("audit record")
 	}
-	since, _, err := decodeEvents(r.URL.Query())
-	if err != nil {
-		return err
+	var since uint64
+	if v := r.URL.Query().Get("since"); v != "" {
+		var err error
+		if since, err = strconv.ParseUint(v, 10, 63); err != nil {
+			return api.Errorf(api.CodeBadRequest, "since must be the number of an entry")
+		}
 	}
 	for _, line := range s.cfg.Audit.Lines(since) {
 		if err := out.write(json.RawMessage(line), ""); err != nil {

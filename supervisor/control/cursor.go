@@ -19,9 +19,35 @@ type cursor struct {
 	time time.Time
 }
 
+// bootMark tells the lives of a box apart in cursors and ids.
+func bootMark(boot string) string { return fmt.Sprintf("%.8s", cmp.Or(boot, "-")) }
+
+// eventID is the id of a server-sent event: "boot.number". The number alone would mean another event
+// after a restart.
+func eventID(boot string, seq uint64) string {
+	return bootMark(boot) + "." + strconv.FormatUint(seq, 10)
+}
+
+// eventNumber reads a position in the events: an id of eventID or a number. An id of an earlier boot
+// stands before all events.
+func eventNumber(text, boot string) (uint64, error) {
+	of, number, isID := strings.Cut(text, ".")
+	if !isID {
+		number = text
+	}
+	seq, err := strconv.ParseUint(number, 10, 63)
+	if err != nil {
+		return 0, api.Errorf(api.CodeBadRequest, "%.100q is not the number or id of an event", text)
+	}
+	if isID && of != bootMark(boot) {
+		return 0, nil
+	}
+	return seq, nil
+}
+
 // String is "boot.seq.time", the numbers in base 36, the time in nanoseconds.
 func (c cursor) String() string {
-	return fmt.Sprintf("%.8s.%s.%s", cmp.Or(c.boot, "-"), strconv.FormatUint(c.seq, 36), strconv.FormatInt(c.time.UnixNano(), 36))
+	return fmt.Sprintf("%s.%s.%s", bootMark(c.boot), strconv.FormatUint(c.seq, 36), strconv.FormatInt(c.time.UnixNano(), 36))
 }
 
 // resume makes q continue after the cursor, instead of at its own start.
@@ -38,7 +64,7 @@ func resume(q *logs.Query, text, boot string) error {
 	if err != nil {
 		return badCursor(text)
 	}
-	if parts[0] == fmt.Sprintf("%.8s", cmp.Or(boot, "-")) {
+	if parts[0] == bootMark(boot) {
 		q.After = seq
 		return nil
 	}

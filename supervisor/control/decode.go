@@ -192,10 +192,10 @@ func compileGrep(pattern string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-func decodeEvents(q url.Values) (since uint64, follow bool, err error) {
+func decodeEvents(q url.Values, boot string) (since uint64, follow bool, err error) {
 	if v := q.Get("since"); v != "" {
-		if since, err = strconv.ParseUint(v, 10, 63); err != nil {
-			return 0, false, api.Errorf(api.CodeBadRequest, "since must be an event number")
+		if since, err = eventNumber(v, boot); err != nil {
+			return 0, false, err
 		}
 	}
 	follow, err = boolParam(q, "follow")

@@ -14,7 +14,7 @@ import (
 func FuzzRequests(f *testing.F) {
 	for _, seed := range []string{
 		`{"names":["web"],"no_wait":true}`, `{"all":true,"signal":"HUP"}`, `{}`, ``, `null`, `[]`, `{"level":"debug"}`,
-		"name=a&name=b&follow=true&lines=3&grep=a%2B&since=2026-01-02T03:04:05Z", "since=9&follow=1", "for=ready&timeout=5s&name=x",
+		"name=a&name=b&follow=true&lines=3&grep=a%2B&since=2026-01-02T03:04:05Z", "since=9&follow=1", "since=b00t.9", "since=a.b", "for=ready&timeout=5s&name=x",
 	} {
 		f.Add(seed)
 	}
@@ -44,7 +44,7 @@ func FuzzRequests(f *testing.F) {
 		if l, err := decodeLogs(q, "b00t"); check(err) && len(l.Programs) > maxNames {
 			t.Fatalf("accepted %d names", len(l.Programs))
 		}
-		_, _, err = decodeEvents(q)
+		_, _, err = decodeEvents(q, "b00t")
 		check(err)
 		if w, err := decodeWait(q); check(err) && (conditions[w.For] == nil || w.Timeout < 0) {
 			t.Fatalf("accepted %+v", w)

@@ -87,7 +87,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"GET", "/v1/status?name=%zz", "", 400, "cannot read the query"},
 		{"GET", "/v1/why?name=a&name=b", "", 400, "given 2 times"},
 		{"GET", "/v1/why", "", 400, "no name"},
-		{"GET", "/v1/events?since=-1", "", 400, "event number"},
+		{"GET", "/v1/events?since=-1", "", 400, "number or id of an event"},
 		{"GET", "/v1/events?follow=perhaps", "", 400, "true or false"},
 		{"GET", "/v1/logs?grep=(", "", 400, "grep"},
 		{"GET", "/v1/logs?lines=x", "", 400, "lines"},

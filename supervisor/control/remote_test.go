@@ -174,7 +174,7 @@ func TestRemoteStreamsServerSentEvents(t *testing.T) {
 	for len(got) < 2 && in.Scan() {
 		got = append(got, in.Text())
 	}
-	if len(got) < 2 || got[0] != "id: 3" || !strings.HasPrefix(got[1], "data: {") || !strings.Contains(got[1], `"seq":3,`) {
+	if len(got) < 2 || got[0] != "id: b00t.3" || !strings.HasPrefix(got[1], "data: {") || !strings.Contains(got[1], `"seq":3,`) {
 		t.Errorf("resumed after 2 with %q", got)
 	}
 	cancel()
@@ -202,8 +202,12 @@ func TestEventsGoOnInTheNextBoot(t *testing.T) {
 	for range 3 {
 		b.Bus.Publish(event.Event{Name: "Tested"})
 	}
+	const all = "id: b00t.1 id: b00t.2 id: b00t.3"
 	for _, c := range []struct{ query, last, want string }{
-		{"", "3", ""}, {"", "4", "id: 1 id: 2 id: 3"}, {"?since=900", "", "id: 1 id: 2 id: 3"}, {"?since=900", "2", "id: 3"},
+		{"", "3", ""}, {"", "4", all}, {"?since=900", "", all}, {"?since=900", "2", "id: b00t.3"},
+		{"", "b00t.3", ""}, {"", "b00t.2", "id: b00t.3"}, {"", "b00t.4", all}, {"?since=b00t.2", "", "id: b00t.3"},
+		// The same number of an earlier boot is another event.
+		{"", "an0ther.2", all}, {"?since=an0ther.2", "", all}, {"?since=1", "an0ther.2", all},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", srv.URL+"/v1/box/events"+c.query, nil)
 		must(t, err)

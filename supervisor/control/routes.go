@@ -85,7 +85,7 @@ func routes() []route {
 			Doc: "Close and open every log file by its path; answers at once."},
 		{Method: "GET", Path: "/v1/events", Access: Read, stream: getEvents, Reply: api.Event{},
 			Query: []param{
-				{Name: "since", Type: "integer", Doc: "only events after this number"},
+				{Name: "since", Type: "string", Doc: "only events after this number, or after the event with this id; after an id of an earlier boot: all that are held"},
 				{Name: "follow", Type: "boolean", Doc: "go on with events as they come"}},
 			Doc: "Events as JSON lines; a Lagged event stands for lost ones."},
 		{Method: "GET", Path: "/v1/wait", Access: Read, reply: getWait, Reply: api.WaitResult{},

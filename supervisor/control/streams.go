@@ -178,12 +178,13 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 }
 
 func getEvents(s *Server, r *http.Request, out *lines) error {
-	since, follow, err := decodeEvents(r.URL.Query())
+	boot := s.cfg.Version.BootID
+	since, follow, err := decodeEvents(r.URL.Query(), boot)
 	if err != nil {
 		return err
 	}
 	// A browser's EventSource sends this when it reconnects.
-	if last, err := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 63); err == nil {
+	if last, err := eventNumber(r.Header.Get("Last-Event-ID"), boot); err == nil {
 		since = last
 	}
 	if since > s.cfg.Events.Seq() {
@@ -192,30 +193,31 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 		since = 0
 	}
 	w := s.cfg.Events.Watch(since)
+	write := func(e event.Event) error { return out.write(e, eventID(boot, e.Seq)) }
 	if !follow {
-		return heldEvents(w, s.cfg.Events.Seq(), out)
+		return heldEvents(w, s.cfg.Events.Seq(), write)
 	}
 	if err := out.begin(); err != nil {
 		return err
 	}
-	return followEvents(r.Context(), w, out)
+	return followEvents(r.Context(), w, out, write)
 }
 
 // heldEvents writes the events up to number last. With later events, the stream might never end.
-func heldEvents(w *event.Watcher, last uint64, out *lines) error {
+func heldEvents(w *event.Watcher, last uint64, write func(event.Event) error) error {
 	for {
 		e, ok := w.TryNext()
 		if !ok || e.Seq > last {
 			return nil
 		}
-		if err := out.write(e, strconv.FormatUint(e.Seq, 10)); err != nil {
+		if err := write(e); err != nil {
 			return err
 		}
 	}
 }
 
 // followEvents flushes its buffer before it waits for more events.
-func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
+func followEvents(ctx context.Context, w *event.Watcher, out *lines, write func(event.Event) error) error {
 	for {
 		e, ok := w.TryNext()
 		if !ok {
@@ -227,7 +229,7 @@ func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
 				return err
 			}
 		}
-		if err := out.write(e, strconv.FormatUint(e.Seq, 10)); err != nil {
+		if err := write(e); err != nil {
 			return err
 		}
 	}
