@@ -310,6 +310,23 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}
 }
 
+// Which methods a path allows, only its handler knows, also for a method that HTTP does not define.
+func TestEveryMethodReachesTheMountedHandler(t *testing.T) {
+	r := newRig(t, AuthHybrid)
+	r.server.Mount("/x", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		w.Header().Set("Allow", "POST")
+		http.Error(w, q.Method, http.StatusMethodNotAllowed)
+	}), Open())
+	for path, allow := range map[string]string{"/x": "POST", "/x/y": "POST", "/livez": "GET, HEAD"} {
+		for _, method := range []string{"DELETE", "TRACE", "PURGE", "post"} {
+			w := r.ask(t, method, path, nil)
+			if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow || allow == "POST" && w.Body.String() != method+"\n" {
+				t.Errorf("%s %s: %d, allow %q: %s", method, path, w.Code, w.Header().Get("Allow"), w.Body)
+			}
+		}
+	}
+}
+
 type authenticatorFunc func(*http.Request) (Principal, error)
 
 func (f authenticatorFunc) Authenticate(r *http.Request) (Principal, error) { return f(r) }

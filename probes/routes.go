@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,7 +60,24 @@ func (s *Server) routes() http.Handler {
 	for _, m := range s.mounts {
 		r.Mount(m.pattern, s.metrics.instrument(strings.TrimSuffix(m.pattern, "/"), m.handler))
 	}
-	return r
+	return anyMethod(r)
+}
+
+// anyMethod routes a request with a method that chi does not know as if it were TRACE, which no route
+// takes. Otherwise chi refuses the request before it looks for a mounted handler, and the answer cannot
+// say which methods that handler allows.
+func anyMethod(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+			http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		default:
+			route := chi.NewRouteContext()
+			route.RouteMethod = http.MethodTrace
+			r = r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, route))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // metricsRoutes is all that the metrics listener serves.
