@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -314,5 +316,26 @@ command = ["TESTPROG", "sleep"]
 `, "--", binary(t, "testprog"), "exit", "5")
 	if code := b.ended(); code != 5 {
 		t.Errorf("ended with %d, want 5", code)
+	}
+}
+
+// A box that ends as PID 1 ends agentctl too, if agentctl runs in it. That is the end agentctl waits for.
+func TestShutdownWaitsInsideTheBox(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	pid, err := b.initPID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "-t", strconv.Itoa(pid), "-p", "-m", binary(t, "agentctl"), "--socket", b.socket(), "shutdown", "--wait")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if code := b.ended(); code != 0 {
+		t.Errorf("the box ended with %d", code)
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -265,13 +267,18 @@ func newShutdown(c *cli) *cobra.Command {
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
+			inside := wait && client.Inside(cmd.Context())
 			if err := client.Shutdown(cmd.Context(), req); err != nil {
 				return failed(err)
 			}
 			if wait {
 				// The stream of events ends with agentinit; its error does not matter.
 				err := client.Events(cmd.Context(), 0, true, func(api.Event) error { return nil })
-				if cmd.Context().Err() != nil {
+				switch {
+				case cmd.Context().Err() == nil:
+				case inside && terminated(cmd.Context()):
+					line(c.stderr, "agentctl: agentinit has accepted the shutdown and ends all processes of the box, this command too")
+				default:
 					return failed(err)
 				}
 			}
@@ -284,6 +291,13 @@ func newShutdown(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "what to write into the log")
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when agentinit has gone")
 	return cmd
+}
+
+// terminated tells whether SIGTERM has ended ctx, and not Ctrl-C. signal.NotifyContext gives a cause that
+// names the signal and has no type.
+func terminated(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return cause != nil && strings.HasPrefix(cause.Error(), syscall.SIGTERM.String())
 }
 
 func newMetrics(c *cli) *cobra.Command {

@@ -97,6 +97,22 @@ func (c *Client) dialUnix(ctx context.Context, socket string) (net.Conn, error) 
 	return conn, nil
 }
 
+// Inside tells whether the server is PID 1 of the caller's own pid namespace: it ends the caller when it
+// ends.
+func (c *Client) Inside(ctx context.Context) bool {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	cred, err := Listener(unixConn)
+	return err == nil && cred.Pid == 1
+}
+
 // Listener returns which process listens at the other end of a dialled connection (unix(7),
 // SO_PEERCRED). Its pid is 0 if it is in another pid namespace.
 func Listener(conn *net.UnixConn) (*unix.Ucred, error) {
