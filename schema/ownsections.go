@@ -265,7 +265,7 @@ func logsShape() *shape {
 		field("rotate_every", duration("Rotate a log that is this old; 0 never rotates by age.").def("0s").eg("24h")),
 		field("rotate_at", text("Rotate every day at this local time, HH:MM.").match(`^([01][0-9]|2[0-3]):[0-5][0-9]$`, `a time of day such as "03:30"`).eg("00:00")),
 		field("backups", integer("Rotated files that are kept; 0 keeps none.").between(0, 10000).def(10)),
-		field("max_age", duration("Rotated files older than this are removed; 0 has no limit.").def("0s")),
+		field("max_age", duration("Rotated files older than this are removed, at most an hour late; 0 has no limit.").def("0s")),
 		field("compress", compression()),
 		field("rate_lines", integer("Most lines of the program in rate_interval; the others are counted and dropped. 0 has no limit.").between(0, 1000000000).def(0)),
 		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),

@@ -43,7 +43,7 @@ func TestAFileWithHolesIsNotCompressed(t *testing.T) {
 	if err := os.Truncate(files[1], 1<<42); err != nil {
 		t.Skipf("the file system takes no file of 4 TiB: %v", err)
 	}
-	if err := a.clean(&Options{Backups: -1, Compress: CompressZstd}, 0, time.Now()); !errors.Is(err, errHoles) {
+	if _, err := a.clean(&Options{Backups: -1, Compress: CompressZstd}, 0, time.Now()); !errors.Is(err, errHoles) {
 		t.Errorf("error %v", err)
 	}
 	for i, f := range files {

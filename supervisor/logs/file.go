@@ -107,6 +107,7 @@ func (p *Plane) sweep() {
 		if f.refs != 0 || !f.queue.atRest() || f.failing || !f.archive.atRest() {
 			return false
 		}
+		f.archive.forget()
 		p.unused--
 		return true
 	})

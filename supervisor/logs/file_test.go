@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -499,4 +500,57 @@ func TestMuchToFile(t *testing.T) {
 	if s := p.Stats()[0]; s.Dropped != 0 || s.Lines != 20_000*chunks {
 		t.Errorf("stats = %+v", s)
 	}
+}
+
+// The rotated files of a program that prints nothing are removed when they are too old, with at most one
+// check in an hour.
+func TestAQuietProgramsOldFilesAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		begin := time.Now()
+		for i, age := range []time.Duration{10 * time.Hour, 9*time.Hour + 30*time.Minute, time.Hour} {
+			name := filepath.Join(dir, "web.log."+begin.Add(-age).UTC().Format(archiveLayout))
+			if err := os.WriteFile(name, []byte{byte(i)}, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(name, time.Time{}, begin.Add(-age)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := &archive{path: filepath.Join(dir, "web.log"), report: func(err error) { t.Error(err) }, listings: new(listings)}
+		left := func() int {
+			synctest.Wait()
+			all, err := os.ReadDir(dir)
+			if err != nil {
+				t.Error(err)
+			}
+			return len(all)
+		}
+		a.tidy(&Options{Backups: -1, MaxAge: 12 * time.Hour}, 0)
+		if n := left(); n != 3 {
+			t.Errorf("%d files at first", n)
+		}
+		time.Sleep(2*time.Hour + time.Second)
+		if n := left(); n != 2 {
+			t.Errorf("%d files after two hours", n)
+		}
+		// The second file is too old half an hour later: the next check is after an hour.
+		time.Sleep(time.Until(begin.Add(2*time.Hour + 50*time.Minute)))
+		if n := left(); n != 2 {
+			t.Errorf("%d files: there was a check after less than an hour", n)
+		}
+		time.Sleep(time.Until(begin.Add(3*time.Hour + time.Minute)))
+		if n := left(); n != 1 {
+			t.Errorf("%d files after the second check", n)
+		}
+		time.Sleep(time.Until(begin.Add(12 * time.Hour)))
+		if n := left(); n != 0 {
+			t.Errorf("%d files at the end", n)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.aging != nil && a.aging.Stop() {
+			t.Error("a timer runs although no file is left")
+		}
+	})
 }

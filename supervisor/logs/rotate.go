@@ -54,7 +54,12 @@ type archive struct {
 	options *Options
 	size    int64         // of the current file
 	idle    chan struct{} // closed when the goroutine has ended
+	aging   *time.Timer   // until a rotated file is above MaxAge; nil if none will be
 }
+
+// agingStep is the shortest time between two checks of the ages: a box whose programs print nothing
+// must stay at rest.
+const agingStep = time.Hour
 
 const archiveLayout = "20060102T150405.000000000Z"
 
@@ -113,18 +118,46 @@ func (a *archive) tidy(o *Options, size int64) {
 	case a.more <- struct{}{}:
 	default:
 	}
+	a.stopAging()
 	if !a.running {
 		a.running, a.idle = true, make(chan struct{})
 		go a.run()
 	}
 }
 
+// stopAging ends the wait for the next check of the ages. The caller holds mu.
+func (a *archive) stopAging() {
+	if a.aging != nil {
+		a.aging.Stop()
+		a.aging = nil
+	}
+}
+
+// forget is for an archive whose sink is forgotten.
+func (a *archive) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stopAging()
+}
+
+// ageAgain checks the ages again, with the options of the latest tidying.
+func (a *archive) ageAgain() {
+	a.mu.Lock()
+	options, size := a.options, a.size
+	a.mu.Unlock()
+	a.tidy(options, size)
+}
+
 func (a *archive) run() {
+	var old time.Time // when the first rotated file that is left is above MaxAge; zero: never
 	for {
 		a.mu.Lock()
 		if !a.again {
 			a.running = false
 			close(a.idle)
+			if !old.IsZero() {
+				a.aging = time.AfterFunc(max(time.Until(old), agingStep), a.ageAgain)
+			}
 			a.mu.Unlock()
 			return
 		}
@@ -135,7 +168,8 @@ func (a *archive) run() {
 		}
 		options, size := a.options, a.size
 		a.mu.Unlock()
-		err := a.clean(options, size, time.Now())
+		var err error
+		old, err = a.clean(options, size, time.Now())
 		if err != nil && !a.failing {
 			a.report(fmt.Errorf("cannot tidy the rotated files of %s: %w", a.path, err))
 		}
@@ -184,16 +218,22 @@ type archived struct {
 
 // clean first removes the files above the limits, so that they are not compressed in vain. Then it
 // compresses. Another file may be compressed for a long time meanwhile; so clean gives up when it
-// is needed again, because the files above the limits must go.
-func (a *archive) clean(o *Options, size int64, now time.Time) error {
+// is needed again, because the files above the limits must go. old is when the first of the files
+// that are left is above the limit for the age.
+func (a *archive) clean(o *Options, size int64, now time.Time) (old time.Time, err error) {
 	files, err := a.list()
 	if err != nil {
-		return err
+		return old, err
 	}
 	files, err = prune(files, o, size, now)
+	for _, f := range files {
+		if due := f.modTime.Add(o.MaxAge); o.MaxAge > 0 && (old.IsZero() || due.Before(old)) {
+			old = due
+		}
+	}
 	pack := compressorOf(o.Compress)
 	if err != nil || pack == nil {
-		return err
+		return old, err
 	}
 	var errs []error
 	for _, f := range files {
@@ -205,7 +245,7 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return old, errors.Join(errs...)
 }
 
 // list returns the rotated files, oldest first. Only names that shift makes are included, so other
@@ -245,7 +285,7 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	var errs []error
 	for i, f := range files {
 		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
-		tooOld := o.MaxAge > 0 && now.Sub(f.modTime) > o.MaxAge
+		tooOld := o.MaxAge > 0 && now.Sub(f.modTime) >= o.MaxAge
 		tooBig := o.TotalBytes > 0 && total > o.TotalBytes
 		if !tooMany && !tooOld && !tooBig {
 			kept = append(kept, f)
