@@ -65,7 +65,7 @@ type ArtifactOutcome string
 const (
 	ArtifactPassed      ArtifactOutcome = "passed"
 	ArtifactMissing     ArtifactOutcome = "missing"      // the entry or an asset does not exist
-	ArtifactFailed      ArtifactOutcome = "failed"       // it exists but does not run
+	ArtifactFailed      ArtifactOutcome = "failed"       // it exists but does not run, or its file system does not answer
 	ArtifactNotPackaged ArtifactOutcome = "not-packaged" // the image was built without it
 )
 
@@ -126,22 +126,64 @@ func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome,
 		}
 		return ArtifactNotPackaged, a.Entry, "the image was built without it (" + name + ")"
 	}
-	path, err := p.entry(a)
-	if err != nil {
-		return ArtifactMissing, a.Entry, err.Error()
+	type finding struct {
+		path string
+		err  error
 	}
-	for _, asset := range a.Assets {
-		if _, err := p.locate(asset); err != nil {
-			return ArtifactMissing, path, "asset " + err.Error()
-		}
-	}
-	if len(a.Command) == 0 {
+	found, answered := within(ctx, a.limit(), func() finding {
+		path, err := p.files(a)
+		return finding{path, err}
+	})
+	switch path = found.path; {
+	case !answered:
+		return ArtifactFailed, a.Entry, fmt.Sprintf("the file system of %s did not answer within %s", cmp.Or(a.Entry, strings.Join(a.Assets, ", ")), a.limit())
+	case found.err != nil:
+		return ArtifactMissing, path, found.err.Error()
+	case len(a.Command) == 0:
 		return ArtifactPassed, path, ""
 	}
 	if err := p.run(ctx, a); err != nil {
 		return ArtifactFailed, path, err.Error()
 	}
 	return ArtifactPassed, path, ""
+}
+
+// files finds the entry and the assets.
+func (p Prober) files(a Artifact) (path string, err error) {
+	path, err = p.entry(a)
+	if err != nil {
+		return a.Entry, err
+	}
+	for _, asset := range a.Assets {
+		if _, err := p.locate(asset); err != nil {
+			return path, fmt.Errorf("asset %w", err)
+		}
+	}
+	return path, nil
+}
+
+// within returns the result of f, or false when the limit has passed or ctx has ended. On a file system
+// whose server is dead, f stays in the kernel, and with it one thread.
+func within[T any](ctx context.Context, limit time.Duration, f func() T) (result T, answered bool) {
+	ended := make(chan T, 1)
+	go func() { ended <- f() }()
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case result = <-ended:
+		return result, true
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return result, false
+}
+
+// limit is the time that the file system has to answer, and then the command to end.
+func (a Artifact) limit() time.Duration {
+	if a.Timeout > 0 {
+		return a.Timeout
+	}
+	return schema.DefaultArtifactTimeout
 }
 
 func firstPlaceholder(a Artifact) string {
@@ -240,33 +282,22 @@ const maxProbeOutput = 2048
 // run runs the command. It waits for the timeout and a short grace for the kill, and no longer: a
 // command that is stuck in the kernel must not block the boot.
 func (p Prober) run(ctx context.Context, a Artifact) error {
-	timeout := a.Timeout
-	if timeout <= 0 {
-		timeout = schema.DefaultArtifactTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	timeout := a.limit()
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	argv := append([]string(nil), a.Command...)
-	if found, err := p.locate(argv[0]); err == nil {
-		argv[0] = found
+	// Without cancel: the runner returns when ctx ends, with the reason.
+	err, answered := within(context.WithoutCancel(ctx), timeout+runnerGrace, func() error {
+		argv := append([]string(nil), a.Command...)
+		if found, err := p.locate(argv[0]); err == nil {
+			argv[0] = found
+		}
+		result, err := p.Runner.Run(limited, Command{Argv: argv, Dir: "/", Env: p.Env, MaxOutput: maxProbeOutput})
+		return commandError(limited, argv[0], timeout, result, err)
+	})
+	if !answered {
+		return fmt.Errorf("%s did not end within %s and cannot be killed", a.Command[0], timeout)
 	}
-	type ending struct {
-		result CommandResult
-		err    error
-	}
-	ended := make(chan ending, 1)
-	go func() {
-		result, err := p.Runner.Run(ctx, Command{Argv: argv, Dir: "/", Env: p.Env, MaxOutput: maxProbeOutput})
-		ended <- ending{result, err}
-	}()
-	late := time.NewTimer(timeout + runnerGrace)
-	defer late.Stop()
-	select {
-	case e := <-ended:
-		return commandError(ctx, argv[0], timeout, e.result, e.err)
-	case <-late.C:
-		return fmt.Errorf("%s did not end within %s and cannot be killed", argv[0], timeout)
-	}
+	return err
 }
 
 func commandError(ctx context.Context, name string, timeout time.Duration, r CommandResult, err error) error {

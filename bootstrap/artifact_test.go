@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeRunner returns a result by the command's name. It counts how many commands run at once.
@@ -162,4 +165,40 @@ func TestStuckCommandDoesNotHoldUpTheBoot(t *testing.T) {
 			t.Fatal("the goroutine is stuck for ever")
 		}
 	})
+}
+
+// A file system whose server does not answer holds up neither the probe of its own artifact nor the boot.
+func TestAnArtifactOnADeadFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a file system")
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("needs root and /dev/fuse: %v", err)
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
+		unix.Close(fd)
+		t.Skipf("needs root and the right to mount: %v", err)
+	}
+	// The end of the server ends the requests that it has not answered.
+	t.Cleanup(func() {
+		unix.Close(fd)
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	r := testRoots(t)
+	write(t, r.Image+"/x", "", 0o755)
+	got := Prober{Runner: &fakeRunner{}, Roots: r}.Probe(t.Context(), []Artifact{
+		{ID: "dead", Class: "D", Entry: dir + "/tool", Timeout: 50 * time.Millisecond},
+		{ID: "asset", Class: "D", Entry: "/opt/agentbox/x", Assets: []string{dir + "/data"}, Timeout: 50 * time.Millisecond},
+		{ID: "sound", Class: "D", Entry: "/opt/agentbox/x"},
+	})
+	for _, one := range got[:2] {
+		if one.Outcome != ArtifactFailed || !strings.Contains(one.Reason, "did not answer within 50ms") {
+			t.Errorf("%+v", one)
+		}
+	}
+	if got[2].Outcome != ArtifactPassed {
+		t.Errorf("%+v", got[2])
+	}
 }

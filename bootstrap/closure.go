@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
@@ -57,7 +58,7 @@ func (b *Boot) path() string {
 // closures is phase 6: everything that the catalogue's features start must be in the image. The
 // manifest's own programs are not checked, because they are the operator's: a missing one becomes
 // FATAL with a reason, and the box keeps running.
-func closures(_ context.Context, b *Boot) (Outcome, error) {
+func closures(ctx context.Context, b *Boot) (Outcome, error) {
 	var missing, features []string
 	first := ""
 	for i := range b.Current().Plan.Programs {
@@ -65,7 +66,14 @@ func closures(_ context.Context, b *Boot) (Outcome, error) {
 		if p.Feature == "" {
 			continue
 		}
-		for _, what := range b.lacks(p) {
+		lacking, answered := within(ctx, schema.DefaultArtifactTimeout, func() []string { return b.lacks(p) })
+		if err := context.Cause(ctx); err != nil {
+			return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
+		}
+		if !answered {
+			lacking = []string{fmt.Sprintf("the file system of its files did not answer within %s", schema.DefaultArtifactTimeout)}
+		}
+		for _, what := range lacking {
 			missing = append(missing, fmt.Sprintf("%s (of %s): %s", p.Spec.Name, p.Feature, what))
 			features = append(features, p.Feature)
 			if first == "" {

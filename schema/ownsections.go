@@ -6,7 +6,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// DefaultArtifactTimeout bounds the command of an artifact.
+// DefaultArtifactTimeout bounds the look for the files of an artifact, and then its command.
 const DefaultArtifactTimeout = 10 * time.Second
 
 // The sections that the older manifest does not have: programs and the box around them.
@@ -303,7 +303,7 @@ func artifactShape() *shape {
 		field("entry", text("Entry point path; globs allowed.").eg("/opt/agentbox/bin/tool")),
 		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
 		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
-		field("timeout", duration("Of the command.").def(DefaultArtifactTimeout)),
+		field("timeout", duration("Of the command; before that, the storage must answer within the same time.").def(DefaultArtifactTimeout)),
 		field("required", onOff("If the probe fails, the boot fails.")),
 	)
 }
