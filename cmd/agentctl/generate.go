@@ -38,6 +38,7 @@ type generateOptions struct {
 	check, output string
 	system, image string
 	cluster       compose.Kubernetes
+	notes         []string // what render says about its files, besides the files
 }
 
 // generators are the formats, one row each.
@@ -53,7 +54,8 @@ func generators() []generator {
 		}},
 		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, if asked for, PodMonitor",
 			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
-				out, _ := b.Kubernetes(o.cluster)
+				out, notes := b.Kubernetes(o.cluster)
+				o.notes = notes
 				return one("agentbox.yaml", out, nil)
 			},
 			flags: func(cmd *cobra.Command, o *generateOptions) {
@@ -114,6 +116,9 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 			}
 			if o.check != "" {
 				return c.checkFiles(files, o.check)
+			}
+			for _, note := range o.notes {
+				line(c.stderr, "note: %s", printable(note))
 			}
 			return c.writeFiles(files, o.output)
 		},

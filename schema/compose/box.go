@@ -92,6 +92,8 @@ func (p Port) publish() string {
 type Mount struct {
 	Source, Target string
 	ReadOnly       bool
+	// Declared is for the manifest's own volumes. A box does without the files of the others.
+	Declared bool
 }
 
 // Named reports whether the source is a volume and not a path.
@@ -259,7 +261,7 @@ func (b *builder) mounts(features []catalog.Feature) error {
 		if !ok || source == "" || !strings.HasPrefix(target, "/") {
 			return fmt.Errorf("writable_volumes has %q; what is wanted is \"volume:/path\"", text)
 		}
-		b.mount(Mount{Source: source, Target: target, ReadOnly: mode == "ro"})
+		b.mount(Mount{Source: source, Target: target, ReadOnly: mode == "ro", Declared: true})
 	}
 	b.box.Volumes = slices.Collect(maps.Keys(volumes))
 	b.declareVolumes()
@@ -291,7 +293,7 @@ func (b *builder) declared(resolved *plan.Plan) {
 		})
 	}
 	for _, v := range volumes {
-		b.mount(Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly})
+		b.mount(Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly, Declared: true})
 	}
 	b.declareVolumes()
 	for _, dir := range writable {

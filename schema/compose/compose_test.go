@@ -523,6 +523,21 @@ writable_volumes = ["solid-data:/h\nPodmanArgs=--privileged"]`)
 	}
 }
 
+// A claim has no files of the machine that the description was made on. A note says so of what the
+// manifest itself mounts.
+func TestFilesOfTheHostAreNotInAClaim(t *testing.T) {
+	box, _ := loadAny(t, "[supervisor]\nvolumes = ['./nginx.conf:/etc/nginx.conf:ro', 'data:/data', '/srv/www:/www']\n")
+	_, notes := box.Kubernetes(compose.Kubernetes{Text: []byte("x\n")})
+	all := strings.Join(notes, "\n")
+	if !strings.Contains(all, "becomes a claim that is an empty directory: ./nginx.conf (at /etc/nginx.conf), /srv/www (at /www); copy") {
+		t.Errorf("the notes are %q", notes)
+	}
+	box, _ = loadAny(t, "[supervisor]\nvolumes = ['data:/data']\n")
+	if _, notes := box.Kubernetes(compose.Kubernetes{Text: []byte("x\n")}); len(notes) > 0 {
+		t.Errorf("without files of the host, the notes are %q", notes)
+	}
+}
+
 // A port may be published at several places of the host. A Service has one address, and therefore
 // each of its ports once.
 func TestAPortAtSeveralPlaces(t *testing.T) {

@@ -441,8 +441,16 @@ func (w *cluster) claims() []any {
 			}},
 		})
 	}
+	var local []string
 	for _, m := range w.claimed() {
 		claim(w.claimName(m.Source))
+		if m.Declared && !m.Named() {
+			local = append(local, m.Source+" (at "+m.Target+")")
+		}
+	}
+	if len(local) > 0 {
+		w.notes = append(w.notes, "a cluster does not have the files of this machine: each of these becomes a claim that is an empty directory: "+
+			strings.Join(local, ", ")+"; copy the files into the claim, or mount a ConfigMap or Secret instead")
 	}
 	if w.Sidecar != nil {
 		claim(w.claimName("ollama"))
