@@ -179,7 +179,7 @@ var eventName = regexp.MustCompile(`^([A-Z][a-z]+([A-Z][A-Za-z]*)+|OOM[A-Za-z]+|
 // publishers are the packages and files whose words are looked at.
 var publishers = []string{
 	"supervisor", "supervisor/event", "supervisor/control", "supervisor/ready", "bootstrap", "probes", "cmd/agentinit", "adapters/backup",
-	"mesh/announce", "mesh/mailbox", "adapters/set.go", "adapters/federation/session.go",
+	"mesh/announce", "mesh/mailbox", "adapters/set.go", "adapters/events/carrier.go", "adapters/federation/session.go",
 }
 
 // otherWords look like events and are none: lines of proc_pid_status(5), fields,

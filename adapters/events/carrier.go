@@ -41,6 +41,7 @@ type carrier struct {
 	stop        context.CancelFunc
 	done        chan struct{}
 	deadLetters atomic.Uint64
+	report      func(what string, fields map[string]any) // nil: not wanted
 
 	delivered uint64 // only run uses it
 	single    bool   // the sink accepts no batches; only run uses it
@@ -60,7 +61,7 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 	}
 	return &carrier{
 		client: client, path: path, plain: cfg.Format == FormatJSON, single: cfg.Format == FormatJSON, journal: j, dir: cfg.Dir,
-		delivered: position, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
+		report: cfg.Report, delivered: position, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
 	}, nil
 }
 
@@ -68,7 +69,7 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 func (c *carrier) successor(client *wire.Client, path string) *carrier {
 	next := &carrier{
 		client: client, path: path, plain: c.plain, single: c.plain, journal: c.journal, dir: c.dir,
-		delivered: c.delivered, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
+		report: c.report, delivered: c.delivered, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	next.deadLetters.Store(c.deadLetters.Load())
 	return next
@@ -298,5 +299,8 @@ func (c *carrier) bury(e adapters.Event, why error) error {
 		return adapters.Unavailable(err, "cannot write the dead-letter file")
 	}
 	c.deadLetters.Add(1)
+	if c.report != nil {
+		c.report("EventRefusedBySink", map[string]any{"event": e.ID, "kind": e.Kind, "error": why.Error(), "path": path})
+	}
 	return nil
 }

@@ -35,6 +35,8 @@ type ExternalConfig struct {
 	Auth        wire.Authorizer
 	UserAgent   string
 	SpoolBytes  int64 // 0 = DefaultSpoolBytes, at least 1 MiB
+	// Report is called for each event that the sink refused for good; it may be nil. It must not block.
+	Report func(what string, fields map[string]any)
 }
 
 // Format is the body of one request to the sink.

@@ -210,7 +210,12 @@ func TestRefusedEventsAreBuriedAndTheOthersGoOn(t *testing.T) {
 		return true
 	})
 	dir := t.TempDir()
-	x := newExternal(t, s.url, dir)
+	reports := make(chan string, 10)
+	x := newExternal(t, s.url, dir, func(c *ExternalConfig) {
+		c.Report = func(what string, fields map[string]any) {
+			reports <- fmt.Sprint(what, " ", fields["event"], " ", fields["kind"], " ", fields["path"])
+		}
+	})
 	w := connected(t, x)
 	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
 	if err != nil {
@@ -232,6 +237,9 @@ func TestRefusedEventsAreBuriedAndTheOthersGoOn(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(dir, deadLetterFile))
 	if err != nil || !strings.Contains(string(raw), `"id":"poison"`) || !strings.Contains(string(raw), "VALIDATION_ERROR") {
 		t.Errorf("%s %v", raw, err)
+	}
+	if got, want := <-reports, "EventRefusedBySink poison x "+filepath.Join(dir, deadLetterFile); got != want || len(reports) > 0 {
+		t.Errorf("reported %q and %d more, want %q", got, len(reports), want)
 	}
 }
 

@@ -143,7 +143,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 					Format:      events.Format(m.Slots.Events.Format),
 					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
 					Auth: b.credential(adapters.SlotEvents, m.Slots.Events.Auth, m.Slots.Events.TokenEnv), UserAgent: agent,
-					SpoolBytes: int64(m.Slots.Events.SpoolBytes),
+					SpoolBytes: int64(m.Slots.Events.SpoolBytes), Report: b.eventTrouble,
 				}))
 			},
 		},
@@ -224,6 +224,13 @@ func adapter[T adapters.Adapter](a T, err error) (adapters.Adapter, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// eventTrouble publishes what the sink of the events slot refuses, no more than a log can bear.
+func (b *box) eventTrouble(what string, fields map[string]any) {
+	if _, ok := b.mesh.troubles.Take(what, time.Now()); ok {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: what, Fields: fields})
+	}
 }
 
 func (b *box) leaseExpired(id, actor string) {
