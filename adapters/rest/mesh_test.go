@@ -15,9 +15,21 @@ type lastMessage struct {
 	got rest.MeshMessage
 }
 
-func (l *lastMessage) Publish(_ context.Context, m rest.MeshMessage, _ time.Duration) (rest.MeshReceipt, error) {
+func (l *lastMessage) Publish(ctx context.Context, m rest.MeshMessage, _ time.Duration) (rest.MeshReceipt, error) {
+	adapters.ReportFrom(ctx).Replayed = m.Content == l.got.Content
 	l.got = m
 	return rest.MeshReceipt{Status: "pending"}, nil
+}
+
+// A message that the mailbox already had is marked, like every other replay.
+func TestPublishTellsReplays(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.Mesh = &lastMessage{} })
+	for _, want := range []string{"", "true"} {
+		a := b.do("admin", "POST", "/v1/mesh/publish", `{"content":"x"}`, "Idempotency-Key", "k").is(202)
+		if got := a.header.Get("Idempotent-Replayed"); got != want {
+			t.Errorf("Idempotent-Replayed is %q, want %q", got, want)
+		}
+	}
 }
 
 // TestPublishWithoutKind: kind 0 replaces the box's profile on all relays, so it is no default.

@@ -276,6 +276,7 @@ func (n *neighbours) Publish(ctx context.Context, m rest.MeshMessage, wait time.
 	if err != nil {
 		return rest.MeshReceipt{}, sendError(err)
 	}
+	adapters.ReportFrom(ctx).Replayed = e.Replayed
 	if wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()

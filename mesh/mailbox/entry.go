@@ -56,6 +56,8 @@ type Entry struct {
 	Attempts     []Attempt       `json:"attempts"` // the last ones, with increasing times
 	CreatedAt    time.Time       `json:"created_at"`
 	PublishedAt  *time.Time      `json:"published_at,omitempty"`
+	// Replayed says that Send returns an earlier message with the same key, and has queued none.
+	Replayed bool `json:"-"`
 }
 
 // Signed returns the entry with its signed event.

@@ -462,7 +462,7 @@ func TestEntryWaitsForItsFile(t *testing.T) {
 		}()
 		synctest.Wait()
 		m.settle(e, now)
-		if again := <-got; again.FinalEventID != e.EventID {
+		if again := <-got; again.FinalEventID != e.EventID || !again.Replayed || e.Replayed {
 			t.Errorf("got %+v", again)
 		}
 	})

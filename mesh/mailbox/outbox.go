@@ -211,6 +211,7 @@ func (m *Mailbox) again(e Entry, draft *nostr.Event) (Entry, error) {
 	if known.To != e.To || before.GetID() != draft.ID {
 		return Entry{}, ErrMismatch
 	}
+	known.Replayed = true
 	return known, nil
 }
 
