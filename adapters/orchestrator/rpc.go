@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -48,8 +47,8 @@ var null = json.RawMessage("null")
 // id, to answer with.
 func decode(line []byte) (message, *rpcError) {
 	line = bytes.TrimSpace(line)
-	if !utf8.Valid(line) || !json.Valid(line) {
-		return message{}, &rpcError{Code: rpcParse, Message: "not a JSON text in UTF-8"}
+	if err := adapters.CheckUnicode("message", line); err != nil || !json.Valid(line) {
+		return message{}, &rpcError{Code: rpcParse, Message: "not a JSON text of Unicode in UTF-8"}
 	}
 	var m message
 	if line[0] != '{' {

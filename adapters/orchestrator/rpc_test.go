@@ -21,7 +21,7 @@ func TestDecode(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":1,"result":null}`, 0, "1"},
 		{`{"jsonrpc":"2.0","id":1,"error":null,"result":{}}`, 0, "1"},
 		{`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}`, 0, "null"},
-		{``, rpcParse, ""}, {`{`, rpcParse, ""}, {`hello`, rpcParse, ""}, {"\"\xff\"", rpcParse, ""}, {"{} {}", rpcParse, ""},
+		{``, rpcParse, ""}, {`{`, rpcParse, ""}, {`hello`, rpcParse, ""}, {"\"\xff\"", rpcParse, ""}, {`{"jsonrpc":"2.0","method":"\ud800"}`, rpcParse, ""}, {"{} {}", rpcParse, ""},
 		{`[]`, rpcInvalidRequest, ""}, {`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, rpcInvalidRequest, ""},
 		{`"text"`, rpcInvalidRequest, ""}, {`null`, rpcInvalidRequest, ""}, {`{}`, rpcInvalidRequest, ""},
 		{`{"id":1,"method":"ping"}`, rpcInvalidRequest, ""}, {`{"jsonrpc":"1.0","id":1,"method":"ping"}`, rpcInvalidRequest, ""},

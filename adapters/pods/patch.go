@@ -86,6 +86,9 @@ func (s *Solid) jsonPatch(ctx context.Context, path, target string, patch adapte
 }
 
 func decodePatch(raw []byte) (jsonpatch.Patch, error) {
+	if err := adapters.CheckUnicode("patch", raw); err != nil {
+		return nil, err
+	}
 	ops, err := jsonpatch.DecodePatch(raw)
 	if err != nil {
 		return nil, adapters.Invalid("patch", "is not a JSON Patch: %v", err)

@@ -159,7 +159,10 @@ func (q *request) dispatchBinary(mediaType string) error {
 		return err
 	}
 	if len(raw) > 0 {
-		if !utf8.Valid(raw) || !json.Valid(raw) {
+		if err := adapters.CheckUnicode("body", raw); err != nil {
+			return err
+		}
+		if !json.Valid(raw) {
 			return adapters.Invalid("body", "is not JSON")
 		}
 		c.Data = raw

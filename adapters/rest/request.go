@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
 
@@ -132,8 +131,8 @@ func (q *request) json(out any) error {
 
 // unmarshal reads one JSON object into out.
 func unmarshal(raw []byte, out any) error {
-	if !utf8.Valid(raw) {
-		return adapters.Invalid("body", "is not valid UTF-8")
+	if err := adapters.CheckUnicode("body", raw); err != nil {
+		return err
 	}
 	err := json.Unmarshal(raw, out)
 	var wrong *json.UnmarshalTypeError

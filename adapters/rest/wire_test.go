@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 )
 
 // wantEvents compares the messages of a whole event stream, each as "id event".
@@ -357,6 +358,32 @@ func (s *sse) ended() {
 		}
 		if e.event != "error" {
 			s.t.Fatalf("%+v after the end", e)
+		}
+	}
+}
+
+// Half a surrogate pair would be stored, or signed, as U+FFFD. Every body that is JSON is refused with it.
+func TestHalfASurrogatePairIsRefused(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.Mesh = &lastMessage{} })
+	cloud := []string{"Content-Type", "application/json", "ce-specversion", "1.0", "ce-type", "x", "ce-id", "1", "ce-source", "urn:x"}
+	for _, c := range []struct {
+		path, body string
+		header     []string
+	}{
+		{"/v1/beads/epics", `{"title":"%s"}`, nil},
+		{"/v1/beads/import", `{"id":"a","title":"%s"}`, nil},
+		{"/v1/events", `{"kind":"x","payload":{"a":["%s"]}}`, nil},
+		{"/v1/events", `{"a":"%s"}`, cloud},
+		{"/v1/mesh/publish", `{"content":"%s"}`, nil},
+	} {
+		a := b.do("admin", "POST", c.path, fmt.Sprintf(c.body, `\ud83dx`), c.header...)
+		if m := a.is(400).problem(adapters.CodeValidation); !strings.Contains(fmt.Sprint(m["detail"]), "surrogate pair") {
+			t.Errorf("%s: %v", c.path, m)
+		}
+		if c.path != "/v1/beads/import" {
+			if a := b.do("admin", "POST", c.path, fmt.Sprintf(c.body, `\ud83d\ude00`), c.header...); a.status >= 300 {
+				t.Errorf("%s refuses a whole pair: %d %s", c.path, a.status, a.body)
+			}
 		}
 	}
 }
