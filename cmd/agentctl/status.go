@@ -55,8 +55,11 @@ STARTING or in BACKOFF does not.`,
 			if _, known := statusOrders[f.order]; !known {
 				return usageError("--sort %q is not a column: write %s", f.order, strings.Join(statusOrderNames(), ", "))
 			}
-			if c.json && f.kind == "" {
+			switch {
+			case c.json && f.kind == "":
 				f.kind = "json"
+			case c.json && f.kind != "json":
+				return usageError("--json and -o %s exclude each other", f.kind)
 			}
 			f.asked = len(args)
 			client := c.client()
