@@ -52,7 +52,13 @@ required = true
 // bootTraced boots a traced box and returns when it is sealed and its two adapters work.
 func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	t.Helper()
-	dir := t.TempDir()
+	// The path of a unix socket has at most 107 bytes (unix(7)). That of t.TempDir contains TMPDIR and the
+	// name of the test.
+	dir, err := os.MkdirTemp("/tmp", "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	file := filepath.Join(dir, "agentbox.toml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, tracedManifest, endpoint), 0o644); err != nil {
 		t.Fatal(err)
