@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // PostgresConfig configures class external.
@@ -117,7 +118,7 @@ func asPostgres(err error) error {
 		// reason, one line for each address.
 		var connect *pgconn.ConnectError
 		if errors.As(err, &connect) {
-			e.Message += ": " + strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; ")
+			e.Message += ": " + escape.Line(strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; "), maxReason)
 		}
 		return e
 	}
@@ -128,12 +129,19 @@ func asPostgres(err error) error {
 		return adapters.Errorf(adapters.CodeConflict, "another writer was faster").Wrap(err)
 	}
 	// The SQLSTATE names the problem; the text may quote stored data.
-	e := adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", server.Code).With("sqlstate", server.Code).Wrap(err)
+	state := escape.Line(server.Code, maxState)
+	e := adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", state).With("sqlstate", state).Wrap(err)
 	if meaning := loginStates[server.Code]; meaning != "" {
 		e.Message += ": " + meaning
 	}
 	return e
 }
+
+// Limits in bytes of what a server says in a message.
+const (
+	maxReason = 500
+	maxState  = 5 // a SQLSTATE has five characters
+)
 
 // loginStates are the reasons to refuse a connection that an operator can mend, by SQLSTATE.
 var loginStates = map[string]string{

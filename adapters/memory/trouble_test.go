@@ -68,6 +68,24 @@ func TestWhyPostgresIsAway(t *testing.T) {
 	if !strings.Contains(said, address) || !strings.Contains(said, "connection refused") || strings.Contains(said, "geheim") || strings.Contains(said, "someone") || strings.Contains(said, "\n") {
 		t.Errorf("no server listens: %s", said)
 	}
+	// A server of another protocol: the error quotes the type of its message, here ESC.
+	hostile, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hostile.Close()
+	go func() {
+		if c, err := hostile.Accept(); err == nil {
+			_, _ = c.Write([]byte{'\x1b', 0, 0, 0, 4})
+			c.Close()
+		}
+	}()
+	_, err = pgx.Connect(t.Context(), "postgres://someone:geheim@"+hostile.Addr().String()+"/db?sslmode=disable")
+	for _, err := range []error{err, &pgconn.PgError{Code: "\x1b[31m" + strings.Repeat("9", 1000)}} {
+		if said := asPostgres(err).Error(); strings.ContainsAny(said, "\x1b\n") || len(said) > 700 {
+			t.Errorf("a hostile server: %q", said)
+		}
+	}
 	said = asPostgres(&pgconn.PgError{Code: "28P01", Message: "for user someone"}).Error()
 	if !strings.Contains(said, "28P01: the password") || strings.Contains(said, "someone") {
 		t.Errorf("a wrong password: %s", said)
