@@ -142,9 +142,36 @@ func openPool(path, options string, more ...string) (pool, error) {
 	return pool{db, "PRAGMA " + strings.Join(setup, ";PRAGMA ")}, err
 }
 
-// conn takes a connection from the pool. It bounds what SQLite reads for a new connection before the
-// first statement, because that reads the schema, which is text from the file too.
+// conn takes a connection from the pool. It returns when ctx ends, even if the open of a file does not
+// return: a program of our user can put a FIFO in place of the file after the check, or hold a lease on
+// it (fcntl(2)). Then one goroutine and one connection of the pool wait with the open.
 func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
+	type opened struct {
+		conn *sql.Conn
+		err  error
+	}
+	done := make(chan opened)
+	go func() {
+		conn, err := db.open(ctx, p)
+		select {
+		case done <- opened{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close() // the caller has left; only the pool has it
+			}
+		}
+	}()
+	select {
+	case o := <-done:
+		return o.conn, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// open takes a connection from the pool and prepares a new one. It bounds what SQLite reads for a new connection before the
+// first statement, because that reads the schema, which is text from the file too.
+func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 	if err := db.regular(); err != nil {
 		return nil, err
 	}
@@ -168,7 +195,7 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 // regular refuses other files than regular ones: the open of a FIFO waits for ever, and no context
 // ends it.
 func (db *DB) regular() error {
-	for _, suffix := range []string{"", "-wal", "-shm"} {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		info, err := os.Stat(db.path + suffix)
 		if err == nil && !info.Mode().IsRegular() {
 			return adapters.Errorf(adapters.CodeUnavailable, "%s is not a regular file", db.path+suffix)

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"os"
@@ -8,6 +9,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
 // No file of a database is for others to read, those of an older version included.
@@ -104,13 +110,13 @@ func TestValuesAreBounded(t *testing.T) {
 
 // A FIFO in place of a file is refused. To open one that cannot be written would never return.
 func TestAFIFOIsRefused(t *testing.T) {
-	for _, suffix := range []string{"", "-wal", "-shm"} {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		path := filepath.Join(t.TempDir(), "x.db")
 		db, err := openTable(t, path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(os.Remove(path+suffix), syscall.Mkfifo(path+suffix, 0o400)); err != nil {
+		if err := errors.Join(os.RemoveAll(path+suffix), syscall.Mkfifo(path+suffix, 0o400)); err != nil {
 			t.Fatal(err)
 		}
 		if err := db.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
@@ -125,6 +131,40 @@ func TestAFIFOIsRefused(t *testing.T) {
 		}
 		// The files of the database are gone, so the close may fail.
 		_ = db.Close()
+	}
+}
+
+// The open of a file that another program holds a lease on waits for that program, or for 45 seconds
+// (/proc/sys/fs/lease-break-time). A call waits only until its context ends.
+func TestAnOpenThatWaitsEndsWithItsContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, err := openTable(t, path)
+	if err == nil {
+		err = db.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() // ends the lease
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("this file system has no leases: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	again, err := Open(ctx, Options{Path: path, AppID: 7, Migrations: []string{"CREATE TABLE t (x TEXT)"}})
+	if err == nil {
+		_ = again.Close()
+	}
+	if adapters.CodeOf(err) != adapters.CodeTimeout {
+		t.Errorf("the open ended with %v", err)
+	}
+	// With O_NONBLOCK, the open says that the lease still holds (open(2)): Open did not wait for its end.
+	if fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != unix.EWOULDBLOCK {
+		t.Errorf("the lease is over when the call returns: descriptor %d, %v", fd, err)
 	}
 }
 
