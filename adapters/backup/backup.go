@@ -8,6 +8,7 @@
 package backup
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -277,8 +278,35 @@ func copyFrom(open func() (fs.File, error), to string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, io.LimitReader(in, info.Size()))
+	err = copySparse(out, io.LimitReader(in, info.Size()))
 	return errors.Join(err, out.Chmod(mode.Perm()), out.Sync(), out.Close())
+}
+
+// copySparse writes a new file in which zeros become holes: a sparse file of a program may be far larger
+// than the disk.
+func copySparse(f *os.File, r io.Reader) error {
+	w := &holes{f: f}
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	return f.Truncate(w.end) // after a last hole
+}
+
+// holes leaves out what is all zeros.
+type holes struct {
+	f   *os.File
+	end int64
+}
+
+func (h *holes) Write(p []byte) (n int, err error) {
+	if len(bytes.TrimLeft(p, "\x00")) == 0 {
+		n = len(p)
+		_, err = h.f.Seek(int64(n), io.SeekCurrent)
+	} else {
+		n, err = h.f.Write(p)
+	}
+	h.end += int64(n)
+	return n, err
 }
 
 // Tree makes a directory part of backup and restore. swap, when set, runs

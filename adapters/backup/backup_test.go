@@ -1,8 +1,12 @@
 package backup
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -33,3 +37,46 @@ func TestCopyTreeFollowsNothing(t *testing.T) {
 }
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+// The copy of a sparse file, and what is unpacked from an archive, need no more disk than the file.
+func TestHolesAreKept(t *testing.T) {
+	from, to, unpacked := t.TempDir(), t.TempDir(), t.TempDir()
+	const size, at = 64 << 20, 40<<20 + 17
+	f, err := os.Create(filepath.Join(from, "sparse"))
+	if err == nil {
+		_, err = f.WriteAt([]byte("data"), at)
+	}
+	if err := errors.Join(err, f.Truncate(size), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyTree(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(unpacked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	original, err := os.Open(filepath.Join(from, "sparse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer original.Close()
+	if err := unpackOne(root, &tar.Header{Name: "sparse", Mode: 0o600, Typeflag: tar.TypeReg}, original); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{to, unpacked} {
+		path := filepath.Join(dir, "sparse")
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := info.Sys().(*syscall.Stat_t).Blocks * 512; info.Size() != size || used > 1<<20 {
+			t.Errorf("%d bytes use %d on disk", info.Size(), used)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil || string(bytes.Trim(content, "\x00")) != "data" || !bytes.HasPrefix(content[at:], []byte("data")) {
+			t.Errorf("the content is another one: %v", err)
+		}
+	}
+}

@@ -172,7 +172,7 @@ func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return unpackError(h.Name, err)
 	}
-	_, err = io.Copy(f, r)
+	err = copySparse(f, r)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return unpackError(h.Name, err)
 	}
