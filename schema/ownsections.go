@@ -136,7 +136,7 @@ func decodesStep(v any) error {
 }
 
 func passShape() *shape {
-	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets (a name that ends in TOKEN, SECRET, PASSWORD, KEY or the like, or that providers and slots name), \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty()}
+	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets (a name that ends in TOKEN, SECRET, PASSWORD, KEY or the like, or that providers, slots, log collectors and [api.keys] name), \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty()}
 	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
 }
 

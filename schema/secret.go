@@ -53,8 +53,21 @@ func (m *Manifest) IsSecret(name string) bool {
 			return true
 		}
 	}
-	return name != "" && slices.Contains([]string{
+	return name != "" && slices.Contains(m.OwnCredentials(), name)
+}
+
+// OwnCredentials are the variables from which agentinit itself takes a credential: the tokens of
+// slots and log collectors, and the keys of [api.keys]. Names that are not written are empty.
+func (m *Manifest) OwnCredentials() []string {
+	names := []string{
 		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
 		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
-	}, name)
+	}
+	for _, collector := range m.Supervisor.Log.Forward {
+		names = append(names, collector.TokenEnv)
+	}
+	for _, key := range m.API.Keys {
+		names = append(names, key.Env)
+	}
+	return names
 }

@@ -24,8 +24,9 @@ func TestSecretNames(t *testing.T) {
 
 func TestSecretsOfAManifest(t *testing.T) {
 	m, _, _ := load(t, "[providers.x]\nenabled = false\nenv_var = 'MY_LOGIN'\n[providers.y]\nenabled = false\nenv_var = ''\n"+
-		"[slots.events]\ntoken_env = 'MESH'")
-	for name, want := range map[string]bool{"MY_LOGIN": true, "MESH": true, "PGPASSWORD": true, "my_login": false, "PATH": false, "": false} {
+		"[slots.events]\ntoken_env = 'MESH'\n[supervisor.log.forward.loki]\ntype = 'loki'\nurl = 'https://loki.example.org'\ntoken_env = 'LOKI'\n"+
+		"[api.keys.oncall]\nrole = 'viewer'\nenv = 'ONCALL'")
+	for name, want := range map[string]bool{"MY_LOGIN": true, "MESH": true, "LOKI": true, "ONCALL": true, "PGPASSWORD": true, "my_login": false, "PATH": false, "": false} {
 		if got := m.IsSecret(name); got != want {
 			t.Errorf("IsSecret(%q) = %v", name, got)
 		}

@@ -374,9 +374,13 @@ func (b *builder) environment(features []catalog.Feature) error {
 	return nil
 }
 
+// ofTheContainer are variables that the image, the engine or a login sets. Those of the operator
+// describe the operator's machine, so they are not passed on.
+var ofTheContainer = []string{"PATH", "HOME", "HOSTNAME", "USER", "LOGNAME", "SHELL", "PWD", "TERM", "TMPDIR"}
+
 // operator collects the variables from the operator's environment: the fixed list with its
-// fallbacks, the variables of features, of every enabled provider and of the slots' tokens, and
-// those that the manifest's own programs use as ${X}.
+// fallbacks, the variables of features, of every enabled provider and of agentinit's own
+// credentials, and those that the manifest's own programs ask for.
 func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	vars := map[string]Variable{}
 	if b.box.Profile == "agentbox" {
@@ -407,14 +411,11 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 			need(name)
 		}
 	}
-	for _, name := range []string{
-		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
-		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
-	} {
+	for _, name := range m.OwnCredentials() {
 		need(name)
 	}
 	for _, name := range resolved.Asked {
-		if _, fixed := b.box.Environment[name]; !fixed {
+		if _, fixed := b.box.Environment[name]; !fixed && !slices.Contains(ofTheContainer, name) {
 			need(name)
 		}
 	}

@@ -62,7 +62,8 @@ type Plan struct {
 	Disabled  []Disabled `json:"disabled,omitempty"`
 	Artifacts []Artifact `json:"artifacts,omitempty"`
 
-	// Asked are the variables that program tables of the manifest use as ${X}, sorted.
+	// Asked are the variables of agentinit's environment that program tables of the manifest use as
+	// ${X} or name in pass_environment, sorted.
 	Asked []string `json:"asked,omitempty"`
 
 	Waves   [][]string      `json:"waves"` // names of the programs of each wave; the barrier decides when the next wave starts

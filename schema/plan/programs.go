@@ -311,6 +311,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	r.secrets = append(r.secrets, r.secretsOf(env, x.asked)...)
 	if first {
 		r.texts(s, x, env.unread)
+		r.ask(s, p.PassEnvironment.Names, x.asked[:asked], x.asked[asked:])
 	}
 	out := r.resolved(s, &p, env, name, number)
 	out.Spec.Secrets = secrets
@@ -397,18 +398,32 @@ func (r *resolver) texts(s *source, x *expander, unread bool) {
 	if !unread || r.facts.InBox {
 		r.missing = append(r.missing, x.missing...)
 	}
-	if s.written != nil {
-		for _, name := range x.asked {
-			if _, own := s.own[name]; !own && name != "INSTANCE" {
-				r.asked[name] = true
-			}
-		}
-	}
 	for _, bad := range x.bad {
 		r.report("E121", schema.Finding{
 			Message: joinPath(s.name, bad.Path) + ": " + bad.Err.Error(),
 		}, "programs", s.name, topKey(bad.Path))
 	}
+}
+
+// ask records the variables that a program of the manifest takes from agentinit's environment: names
+// in pass_environment, texts of `environment` and env_file, and other texts. Only other texts can
+// mean a variable of the program's own `environment`: entries of `environment` do not refer to each
+// other.
+func (r *resolver) ask(s *source, passed, environment, others []string) {
+	if s.written == nil {
+		return
+	}
+	for _, name := range slices.Concat(passed, environment) {
+		if schema.VariableName(name) { // pass_environment has patterns, too
+			r.asked[name] = true
+		}
+	}
+	for _, name := range others {
+		if _, own := s.own[name]; !own {
+			r.asked[name] = true
+		}
+	}
+	delete(r.asked, "INSTANCE")
 }
 
 func joinPath(name, path string) string { return schema.Path("programs", name) + "." + path }
