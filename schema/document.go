@@ -100,10 +100,38 @@ func (d *Document) refused(err error) *Finding {
 	var bad *toml.DecodeError
 	if errors.As(err, &bad) {
 		line, col := bad.Position()
-		return unreadable(d.Name, Position{line, col}, strings.TrimPrefix(bad.Error(), "toml: "))
+		f := unreadable(d.Name, Position{line, col}, strings.TrimPrefix(bad.Error(), "toml: "))
+		f.Hint = syntaxHint(bad.Error())
+		return f
 	}
 	return unreadable(d.Name, Position{}, strings.TrimPrefix(err.Error(), "toml: "))
 }
+
+// syntaxHint is the solution for the usual mistakes in TOML. The library says only which character
+// it did not expect.
+func syntaxHint(message string) string {
+	for _, h := range []struct{ part, hint string }{
+		{"strings cannot have new lines", "close the text with a quote on the same line; a text of several lines stands between three quotes"},
+		{"at start of value", quotesHint},
+		{"expected value but got", quotesHint},
+		{"expected keyword", quotesHint},
+		{"expected newline", "write one key a line; a text stands in quotes, a list in [ ]"},
+		{"leading zeroes", `a number in octal is a text here, such as "022"`},
+		{"already defined", "write each key and each [table] once"},
+		{"already exists", "write each key and each [table] once"},
+		{"after array value", "close the list with ]"},
+		{"array is incomplete", "close the list with ]"},
+		{"close table name", "close the title of the table with ]"},
+		{"'=' after key", "write KEY = VALUE, or [TABLE]"},
+	} {
+		if strings.Contains(message, h.part) {
+			return h.hint
+		}
+	}
+	return ""
+}
+
+const quotesHint = `a text stands in quotes, such as command = "sleep 10"; true, false and numbers do not`
 
 func lineStarts(data []byte) []uint32 {
 	lines := []uint32{0}

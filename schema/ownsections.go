@@ -212,20 +212,22 @@ func healthShape() *shape {
 
 func limitsShape() *shape {
 	limit := func(doc string) *shape {
-		return (&shape{kinds: kString | kInteger, doc: doc}).from(0).formOf(decodes[Limit]).eg("1024:4096", "unlimited")
+		return (&shape{kinds: kString | kInteger, doc: doc}).from(0).formOf(decodes[Limit])
 	}
+	count := func(doc string) *shape { return limit(doc).eg("1024:4096", "unlimited") }
+	bytes := func(doc string) *shape { return limit(doc).eg("512MiB", "400MiB:500MiB", "unlimited") }
 	cpus := &shape{kinds: kString | kArray, doc: "Processors that the program may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
-	return table("Limits that the kernel enforces; an absent limit is inherited. A limit is a number, \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
-		field("nofile", limit("Open files.")),
-		field("pids", limit("Processes and threads of the program at once, by its cgroup. The default is three quarters of what the box may have, without a reserve of 100 for agentinit. Without a writable cgroup v2 there is no default, and a limit counts all processes of the user.").eg(200)),
-		field("memory", limit("Memory of the program, bytes, by its cgroup: above the soft limit the kernel takes memory back, at the hard one it kills. Without a writable cgroup v2 each process gets it as limit of its data (RLIMIT_DATA).").eg("400000000:500000000")),
-		field("nproc", limit("Processes of the user.")),
-		field("core", limit("Core file, bytes.")),
-		field("as", limit("Address space, bytes.")),
-		field("cpu", limit("CPU time, seconds.")),
-		field("fsize", limit("File size, bytes.")),
-		field("memlock", limit("Locked memory, bytes.")),
-		field("stack", limit("Stack, bytes.")),
+	return table("Limits that the kernel enforces; an absent limit is inherited. A limit is a number, a size such as \"64MiB\", \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
+		field("nofile", count("Open files.")),
+		field("pids", count("Processes and threads of the program at once, by its cgroup. The default is three quarters of what the box may have, without a reserve of 100 for agentinit. Without a writable cgroup v2 there is no default, and a limit counts all processes of the user.")),
+		field("memory", bytes("Memory of the program, bytes, by its cgroup: above the soft limit the kernel takes memory back, at the hard one it kills. Without a writable cgroup v2 each process gets it as limit of its data (RLIMIT_DATA).")),
+		field("nproc", count("Processes of the user.")),
+		field("core", bytes("Core file, bytes.")),
+		field("as", bytes("Address space, bytes.")),
+		field("cpu", limit("CPU time, seconds.").eg(3600, "unlimited")),
+		field("fsize", bytes("File size, bytes.")),
+		field("memlock", bytes("Locked memory, bytes.")),
+		field("stack", bytes("Stack, bytes.")),
 		field("nice", integer("Nice value.").between(-20, 19).eg(10)),
 		field("ionice", text("I/O class and level.").match(`^(idle|(best-effort|realtime):[0-7])$`, `"idle", "best-effort:0" to ":7" or "realtime:0" to ":7"`).eg("best-effort:4")),
 		field("oom_score_adj", integer("Badness for the OOM killer.").between(-1000, 1000).eg(500)),

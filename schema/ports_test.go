@@ -1,6 +1,10 @@
 package schema
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 // A port has the same meaning here as in container engines.
 func TestPortsReadAsTheyAreWritten(t *testing.T) {
@@ -58,6 +62,30 @@ func TestParseVolume(t *testing.T) {
 		got, err := parseVolume(text)
 		if got != want || (err == nil) != (want != Volume{}) {
 			t.Errorf("%q is %+v, %v", text, got, err)
+		}
+	}
+}
+
+// Every key of supervisord is a key here or has a hint.
+func TestSupervisordKeys(t *testing.T) {
+	for _, c := range []struct {
+		path  []string // of the table
+		shape *shape
+		keys  string // all keys of the table in supervisord's documentation
+	}{
+		{[]string{"programs", "web"}, programTable(), `command process_name numprocs numprocs_start priority autostart startsecs startretries
+			autorestart exitcodes stopsignal stopwaitsecs stopasgroup killasgroup user redirect_stderr stdout_logfile stdout_logfile_maxbytes
+			stdout_logfile_backups stdout_capture_maxbytes stdout_events_enabled stdout_syslog stderr_logfile stderr_logfile_maxbytes
+			stderr_logfile_backups stderr_capture_maxbytes stderr_events_enabled stderr_syslog environment directory umask serverurl`},
+		{[]string{"supervisor"}, supervisorShape(), `logfile logfile_maxbytes logfile_backups loglevel pidfile umask nodaemon silent minfds
+			minprocs nocleanup childlogdir user directory strip_ansi environment identifier`},
+		{nil, manifestShape(), "program supervisord supervisorctl unix_http_server inet_http_server include group fcgi-program eventlistener rpcinterface"},
+	} {
+		for word := range strings.FieldsSeq(c.keys) {
+			known := slices.ContainsFunc(c.shape.keys, func(k key) bool { return k.name == word })
+			if !known && foreignHint(append(slices.Clone(c.path), word), c.shape.keys) == "" {
+				t.Errorf("%s of %q is unknown and has no hint", word, c.path)
+			}
 		}
 	}
 }

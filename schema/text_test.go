@@ -429,3 +429,43 @@ func FuzzPatternsTakeWhatDecodersTake(f *testing.F) {
 		}
 	})
 }
+
+// Each usual mistake is shown with its value, and with what to write instead.
+func TestUsualMistakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"command = \"sleep 1\nrequired = true": `(close the text with a quote on the same line;`,
+		"command = /bin/sleep":                 `(a text stands in quotes, such as command = "sleep 10";`,
+		"command = npm start":                  `(a text stands in quotes,`,
+		"command = [\"sleep\", \"1\"\n\n":      `(close the list with ])`,
+		"umask = 022":                          `(a number in octal is a text here, such as "022")`,
+		"user = \"a\"\nuser = \"b\"":           `(write each key and each [table] once)`,
+		`needs = "db"`:                         `must be an array, not a string ("db") (write ["db"])`,
+		`needs = ["db:healthy"]`:               `":ready" or ":completed", not "db:healthy"`,
+		`ports = ["http"]`:                     `"127.0.0.1:80:8080" or "53/udp", not "http"`,
+		`limits.memory = "512MBs"`:             `must be a number, a size such as "64MiB", "soft:hard" or "unlimited", not "512MBs"`,
+		`limits.nofile = "5:4"`:                `must be a soft limit of at most the hard one, not "5:4"`,
+		`ready.tcp = "localhost"`:              `must be host and port, such as "127.0.0.1:5432", not "localhost"`,
+		`logs.to = "disk"`:                     `must be "console", "file" or "none", not "disk"`,
+	} {
+		_, _, findings := load(t, "[programs.web]\n"+text+"\n")
+		if len(findings) == 0 || !strings.Contains(said(findings[0]), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, findings, want)
+		}
+	}
+	_, _, findings := load(t, "[[programs.web]]\ncommand = \"x\"\n")
+	if len(findings) != 1 || findings[0].Hint != "write [programs.web], with single brackets" {
+		t.Errorf("an array of tables: %v", findings)
+	}
+}
+
+// A password stays out of every message.
+func TestMistakesKeepSecrets(t *testing.T) {
+	_, _, findings := load(t, "[supervisor.log.forward.x]\ntype = \"http\"\nurl = \"htps://web:hunter2@host\"\n")
+	for _, f := range findings {
+		if strings.Contains(said(f), "hunter2") {
+			t.Errorf("%v", f)
+		}
+	}
+}
+
+func said(f Finding) string { return f.Message + " (" + f.Hint + ")" }

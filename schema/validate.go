@@ -78,16 +78,31 @@ func (v *validator) check(s *shape, value any, m *mark) {
 	}
 	if s.form != nil && len(v.findings) == before {
 		if err := s.form(value); err != nil {
-			v.report(m, false, value, s.secret, v.here()+" must be "+err.Error(), "")
+			v.report(m, false, value, secretive(s, value), v.here()+" must be "+err.Error()+v.notThis(s, value, err), "")
 		}
 	}
 }
 
+// notThis ends a message with the value, unless the value is long, secret, or in the message.
+func (v *validator) notThis(s *shape, value any, err error) string {
+	if kindOf(value)&(kArray|kTable) != 0 || secretive(s, value) || strings.Contains(err.Error(), Describe(value)) {
+		return ""
+	}
+	return ", not " + Describe(value)
+}
+
 func (v *validator) here() string { return Path(v.path...) }
+
+// secretive reports whether messages must not show a value: that of a key for secrets, or an address
+// with a password.
+func secretive(s *shape, value any) bool {
+	text, ok := value.(string)
+	return s.secret || ok && HoldsSecret(text)
+}
 
 // found is the offending value for a message.
 func found(s *shape, value any) string {
-	if s.secret {
+	if secretive(s, value) {
 		return "something else"
 	}
 	return Describe(value)
@@ -125,11 +140,17 @@ func (v *validator) wrongType(s *shape, value any, m *mark) {
 	if _, ok := value.(float64); ok && s.kinds&kInteger != 0 {
 		hint = "write it without a fraction"
 	}
+	if text, ok := value.(string); ok && s.kinds == kArray && !secretive(s, value) {
+		hint = "write [" + Quote(text) + "]"
+	}
+	if list, ok := value.([]any); ok && s.kinds == kTable && len(list) > 0 && kindOf(list[0]) == kTable {
+		hint = "write [" + v.here() + "], with single brackets"
+	}
 	shown := typeName(value)
-	if c := Describe(value); !s.secret && c != shown {
+	if c := Describe(value); !secretive(s, value) && c != shown {
 		shown += " (" + c + ")"
 	}
-	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
+	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
 }
 
 // checkEnum also checks values of a wrong type.
@@ -147,7 +168,7 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	if near, ok := Nearest(text, s.enum); ok && hint == "" {
 		hint = "did you mean " + Quote(near) + "?"
 	}
-	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), QuoteList(s.enum), found(s, value)), hint)
+	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), QuoteList(s.enum), found(s, value)), hint)
 }
 
 // checkFloatRange checks the range of a float at an integer key.
@@ -170,7 +191,7 @@ func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
 	case s.min != nil:
 		want = fmt.Sprintf("at least %d", *s.min)
 	}
-	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
+	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
 }
 
 // checkOctal refuses permission bits in decimal: in TOML, umask = 22 means 0026, which no user
@@ -210,7 +231,7 @@ func (v *validator) checkString(s *shape, text string, m *mark) {
 	if s.pattern == "" || s.form != nil && s.form(text) == nil || regular(s.pattern).MatchString(text) {
 		return
 	}
-	v.report(m, false, text, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
+	v.report(m, false, text, secretive(s, text), fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
 }
 
 func (v *validator) checkArray(s *shape, list []any, m *mark) {

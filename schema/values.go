@@ -392,7 +392,7 @@ const Infinity = ^uint64(0)
 // Limit is a soft and a hard resource limit. It is written as 1024, "1024:4096" or "64M:unlimited".
 type Limit struct{ Soft, Hard uint64 }
 
-var errLimit = errors.New(`a number, "soft:hard" or "unlimited"`)
+var errLimit = errors.New(`a number, a size such as "64MiB", "soft:hard" or "unlimited"`)
 
 func parseRlim(s string) (uint64, error) {
 	if s == "unlimited" || s == "infinity" {
@@ -424,7 +424,7 @@ func (l *Limit) fromTOML(v any) (err error) {
 			}
 		}
 		if l.Soft > l.Hard {
-			return errors.New("a soft limit not above the hard one")
+			return errors.New("a soft limit of at most the hard one")
 		}
 		return nil
 	}

@@ -314,6 +314,9 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"W121", "[programs.a]\ncommand=['a']\nstart_timeout=0\nready={notify=true}", "[programs.a]\ncommand=['a']\nready={notify=true}", []string{"for ever"}},
 		{"W122", "[programs.a]\ncommand=['a']\nrestart='always'\n[programs.b]\ncommand=['b']\nneeds=['a:completed']", "[programs.a]\ncommand=['a']\ntype='oneshot'\n[programs.b]\ncommand=['b']\nneeds=['a:completed']", []string{"a:completed", "oneshot"}},
 		{"W123", "[programs.a]\ncommand='a | b'", "[programs.a]\ncommand='sh -c \"a | b\"'", []string{`"|"`}},
+		{"W125", "[programs.a]\ncommand='a --home %(ENV_HOME)s'", "[programs.a]\ncommand=['a', '--access-logformat', '%(h)s %(message)s']", []string{`"%(ENV_HOME)s"`, "${HOME}"}},
+		{"W125", "[programs.a]\ncommand=['a']\nenvironment={N='%(process_num)02d'}", "[programs.a]\ncommand=['a']\nenvironment={N='${INSTANCE}'}", []string{"programs.a.environment", "${INSTANCE}"}},
+		{"W125", "[programs.a]\ncommand='%(here)s/a'", "[programs.a]\ncommand='/here/a'", []string{"itself"}},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			facts := plan.Facts{

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -134,7 +136,8 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	if words, ok := merged["command"].(string); ok {
 		r.shellSyntax(s, words)
 	}
-	s.variables = hasDollar(merged)
+	r.supervisordTexts(s)
+	s.variables = anyText(merged, func(text string) bool { return strings.Contains(text, "$") })
 	if merged["type"] == string(program.Schedule) && !s.retries() {
 		// The next attempt is the next scheduled run, unless the program itself asks for restarts.
 		merged["restart"] = string(program.RestartNever)
@@ -253,20 +256,53 @@ func topKey(path string) string {
 	return path
 }
 
-func hasDollar(v any) bool {
+// anyText reports whether is holds for a text in v, at any depth.
+func anyText(v any, is func(string) bool) bool {
 	switch v := v.(type) {
 	case string:
-		return strings.Contains(v, "$")
+		return is(v)
 	case []any:
-		return slices.ContainsFunc(v, hasDollar)
+		return slices.ContainsFunc(v, func(e any) bool { return anyText(e, is) })
 	case map[string]any:
 		for _, e := range v {
-			if hasDollar(e) {
+			if anyText(e, is) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// supervisordVariable finds the variables that supervisord replaces in its configuration. Other
+// tools have the same syntax with other names: gunicorn %(h)s, Python's logging %(message)s.
+var supervisordVariable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`%\((?:ENV_(\w+)|process_num|program_name|group_name|numprocs|here|host_node_name)\)[0-9]*[sd]`)
+})
+
+// supervisordTexts reports a text that supervisord would replace: here the program would get it as
+// it is.
+func (r *resolver) supervisordTexts(s *source) {
+	for _, key := range slices.Sorted(maps.Keys(s.written)) {
+		var found []string
+		if !anyText(s.written[key], func(text string) bool {
+			if strings.Contains(text, "%(") { // the search for the pattern takes longer
+				found = supervisordVariable().FindStringSubmatch(text)
+			}
+			return found != nil
+		}) {
+			continue
+		}
+		hint := "write the name or path itself"
+		switch {
+		case found[1] != "":
+			hint = "write ${" + found[1] + "}"
+		case strings.HasPrefix(found[0], "%(process_num)"):
+			hint = "write ${INSTANCE}"
+		}
+		r.report("W125", schema.Finding{
+			Value: found[0], Message: schema.Path("programs", s.name, key) + " holds " + schema.Quote(found[0]) + ", which only supervisord replaces", Hint: hint,
+		}, "programs", s.name, key)
+	}
 }
 
 // operators are words that only have a meaning in a shell.
