@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -83,12 +85,22 @@ func newSignal(c *cli) *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeSignal,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !signalName(args[0]) {
+				return usageError("%s is not a signal; the signal comes first, as in: agentctl signal HUP web", strconv.Quote(args[0]))
+			}
 			req := api.ActionRequest{Signal: args[0], Names: args[1:], All: all}
 			return c.runAction(cmd.Context(), verb{done: "signalled", already: "signalled", ask: (*api.Client).Signal}, req)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every program")
 	return cmd
+}
+
+// signalName reports whether a word can be a signal. agentinit knows the exact bounds.
+func signalName(word string) bool {
+	name := strings.TrimPrefix(strings.ToUpper(word), "SIG")
+	_, err := strconv.Atoi(name)
+	return err == nil || strings.HasPrefix(name, "RTM") || unix.SignalNum("SIG"+name) != 0
 }
 
 func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {

@@ -51,7 +51,7 @@ func newEventTail(c *cli) *cobra.Command {
 	var after uint64
 	var count int
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Follow events", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "tail", Short: "Follow events", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q := url.Values{"kind": kinds}
 			if cmd.Flags().Changed("after") {
@@ -135,7 +135,7 @@ func newAgentSpawn(c *cli) *cobra.Command {
 func newAgentList(c *cli) *cobra.Command {
 	var status string
 	cmd := &cobra.Command{
-		Use: "ps", Short: "List agents", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "ps", Short: "List agents", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/agents", params("status", status), nil)
 			return show(c, raw, err, func(l items[agent]) {

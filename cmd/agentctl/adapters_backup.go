@@ -1,9 +1,11 @@
 package main
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -44,13 +46,17 @@ records that.`,
 			}
 			defer resp.Body.Close()
 			if args[0] == "-" {
-				return failed(copyTar(c.stdout, resp.Body))
+				return failed(c.copyBackup(c.stdout, resp.Body))
 			}
 			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.IgnoreUmask())
 			if err != nil {
-				return &exitError{exitFailure, err}
+				var cause *fs.PathError // it names the temporary file
+				if errors.As(err, &cause) {
+					err = cause.Err
+				}
+				return &exitError{exitFailure, fmt.Errorf("cannot write %s: %w", args[0], err)}
 			}
-			err = copyTar(f, resp.Body)
+			err = c.copyBackup(f, resp.Body)
 			if err == nil {
 				err = f.CloseAtomicallyReplace()
 			}
@@ -66,11 +72,23 @@ records that.`,
 	return cmd
 }
 
-// copyTar copies an archive. If the box had to cut the archive short, the connection ends with an
-// error.
-func copyTar(w io.Writer, r io.Reader) error {
-	if _, err := io.Copy(w, r); err != nil {
+// copyBackup copies an archive, and says so if it holds no state. If the box had to cut the archive
+// short, the connection ends with an error.
+func (c *cli) copyBackup(w io.Writer, r io.Reader) error {
+	r = io.TeeReader(r, w)
+	files := 0
+	for archive := tar.NewReader(r); ; files++ {
+		if _, err := archive.Next(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return fmt.Errorf("the backup is not whole: %w", err)
+		}
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil { // what follows the end of the archive
 		return fmt.Errorf("the backup is not whole: %w", err)
+	}
+	if files <= 1 { // the list of the parts
+		fmt.Fprintln(c.stderr, "agentctl: the backup is empty: this box keeps no state of its own; it does not hold the files of programs")
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func newBeadCreate(c *cli) *cobra.Command {
 func newBeadReady(c *cli) *cobra.Command {
 	var parent, tag, kind string
 	cmd := &cobra.Command{
-		Use: "ready", Short: "List the beads that can be claimed now", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "ready", Short: "List the beads that can be claimed now", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := collect[listedBead](cmd.Context(), c, "/v1/beads/ready", params("parent_id", parent, "tag", tag, "kind", kind))
 			if err != nil {
@@ -233,7 +233,7 @@ func below(tree []branch, children map[string][]listedBead, parent string, depth
 
 func newBeadExport(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "export", Short: "Write all beads as JSON lines, as bd does", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "export", Short: "Write all beads as JSON lines, as bd does", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			resp, err := c.adapters(cmd.Context(), api.AdapterRequest{Method: http.MethodGet, Path: "/v1/beads/export"})
 			if err != nil {

@@ -290,9 +290,7 @@ func (c *cli) input(name string) ([]byte, error) {
 
 // group is a command that only contains other commands.
 func group(use, short string, sub ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return usageError("%s: name one of its commands", cmd.CommandPath())
-	}}
+	cmd := &cobra.Command{Use: use, Short: short}
 	cmd.AddCommand(sub...)
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 
 func newAdapters(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "adapters", Short: "Show the adapter slots, their classes and their health", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "adapters", Short: "Show the adapter slots, their classes and their health", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/adapters", nil, nil)
 			type row struct {
@@ -150,7 +150,7 @@ func (c *cli) deleted(name string, raw json.RawMessage, err error) error {
 
 func newMemList(c *cli, ns *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the keys of a namespace", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "ls", Short: "List the keys of a namespace", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return pages(cmd.Context(), c, "/v1/memory/"+segment(*ns), url.Values{}, 0, func(e entry, raw json.RawMessage) error {
 				if c.json {

@@ -28,7 +28,7 @@ the runtime directory (/run/agentbox) has all of them.
 remembers.
 
 Exit status: 0 done, 1 --verify found the file altered.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()

@@ -48,7 +48,7 @@ or shorter than in the boot before; --compare=FILE compares with a record that
 		Example: `  agentctl boot --svg > boot.svg
   agentctl boot --json > today.json
   agentctl boot --compare=today.json`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			boot, err := c.client().Boot(cmd.Context())

@@ -86,7 +86,7 @@ func newReady(c *cli) *cobra.Command {
 
 Made for HEALTHCHECK: exit status 0 is ready, 1 is everything else, an agentinit
 that cannot be reached included.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
@@ -146,7 +146,7 @@ apply only says what would happen.
 
 With --json a refusal is printed too: a problem document (RFC 9457) that holds
 the findings of an invalid manifest.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
@@ -263,7 +263,7 @@ func newShutdown(c *cli) *cobra.Command {
 		Use:               "shutdown",
 		Short:             "Stop every program and end agentinit",
 		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. It does not wait, unless told so.",
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
@@ -305,7 +305,7 @@ func newMetrics(c *cli) *cobra.Command {
 		Use:               "metrics",
 		Short:             "Print the Prometheus metrics, in a box without curl",
 		Long:              "Print the Prometheus metrics, in a box without curl. They come in Prometheus' own text format, with --json too.",
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := c.client().Metrics(cmd.Context())

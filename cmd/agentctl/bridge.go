@@ -22,7 +22,7 @@ and speaks JSON-RPC 2.0 over it, one object a line, beginning with initialize.
 The manifest's adapters.orchestrator must be "stdio-bridge". The end of standard
 input detaches the host; agents keep running. The box is ready (/ready) only
 while a host is attached.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := c.client().Bridge(cmd.Context())

@@ -24,7 +24,7 @@ func newConfigCatalogue(c *cli) *cobra.Command {
 with the keys of catalog.toml.
 "defaults" is the value of every manifest path that the catalogue names, as an
 empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			out, err := catalog.Load().JSON()
 			if err != nil {

@@ -22,8 +22,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
 
-// defaultManifest is the manifest for commands without that argument.
+// defaultManifest is the name of the manifest in the directory of the user, and in /etc of a box.
 const defaultManifest = "agentbox.toml"
+
+// fileHelp says which manifest a command reads without an argument.
+const fileHelp = `
+FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else /etc/agentbox.toml;
+- is standard input.`
 
 func newConfig(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests; needs no running agentinit"}
@@ -38,9 +43,9 @@ func newConfigValidate(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [FILE]",
 		Short: "Check a manifest against the schema, every rule and the plan",
-		Long: `Check FILE (default agentbox.toml, - is standard input) and print one finding
-a line on standard error, warnings first. The formats json, sarif and github go
-to standard output instead.
+		Long: `Check FILE and print one finding a line on standard error, warnings first. The
+formats json, sarif and github go to standard output instead.
+` + fileHelp + `
 
 Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
@@ -52,7 +57,7 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 			if !ok {
 				return usageError("unknown format %q: text, json, sarif or github", format)
 			}
-			name := manifestArg(args)
+			name := c.manifestArg(args)
 			result, err := c.validateHereOr(system, name)
 			if err != nil {
 				return err
@@ -76,11 +81,20 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 	return cmd
 }
 
-func manifestArg(args []string) string {
-	if len(args) == 0 {
-		return defaultManifest
+// manifestArg is the manifest of a command: the named one, otherwise one in the usual places.
+func (c *cli) manifestArg(args []string) string {
+	if len(args) > 0 {
+		return args[0]
 	}
-	return args[0]
+	if config, _ := c.lookupEnv("AGENTBOX_CONFIG"); config != "" {
+		return config
+	}
+	for _, name := range []string{defaultManifest, "/etc/" + defaultManifest} {
+		if _, err := os.Stat(name); err == nil {
+			return name
+		}
+	}
+	return defaultManifest
 }
 
 // validate runs all checks on a file with the facts of this machine.
@@ -257,11 +271,12 @@ func newConfigShow(c *cli) *cobra.Command {
 		Short: "Print the effective manifest and where each value comes from",
 		Long: `Print every value in force: from the manifest, the environment, the feature
 catalogue, or the default. Secrets are redacted.
+` + fileHelp + `
 
 Exit status: 0, or 1 when the manifest is invalid.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			name := manifestArg(args)
+			name := c.manifestArg(args)
 			result := c.validate(name)
 			if rules.Errors(result.Findings) {
 				printFindings(c.stderr, result.Findings)
@@ -308,14 +323,15 @@ func newConfigFmt(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fmt [FILE]",
 		Short: "Write a manifest in its canonical layout, comments kept",
-		Long: `Rewrite FILE (default agentbox.toml) in place; - formats standard input to
-standard output. Keys, values, comments and their order stay as they are.
+		Long: `Rewrite FILE in place; - formats standard input to standard output. Keys,
+values, comments and their order stay as they are.
+` + fileHelp + `
 
 Exit status: 0, or 1 when the file cannot be formatted or, with --check, is not
 in its canonical layout.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			name := manifestArg(args)
+			name := c.manifestArg(args)
 			text, err := c.readManifest(name)
 			if err != nil {
 				printFindings(c.stderr, []schema.Finding{schema.Unreadable(name, err)})
@@ -373,7 +389,7 @@ func newConfigSchema(c *cli) *cobra.Command {
 such as:
 
     #:schema ./agentbox.toml.schema.json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := c.stdout.Write(schema.JSONSchema())
 			return err

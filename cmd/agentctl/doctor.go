@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/url"
 	"os"
@@ -66,9 +65,9 @@ func newDoctor(c *cli) *cobra.Command {
 its listeners, /v1/meta and the adapters in use. Show every difference, those
 that the box itself has found (contract drift) too, and what to do about it.
 
-FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else
-/etc/agentbox.toml. The compose file is by default docker-compose.yml or
-compose.yaml beside FILE, when there is one.
+FILE is by default the manifest of the running box, else $AGENTBOX_CONFIG, else
+agentbox.toml, else /etc/agentbox.toml. The compose file is by default
+docker-compose.yml or compose.yaml beside FILE, when there is one.
 
 Exit status: 0 nothing differs, 1 something does or the manifest is invalid,
 2 wrong command line, 4 the box cannot be reached (doctor compares the files all
@@ -115,13 +114,7 @@ func (c *cli) boxManifest(ctx context.Context, args []string) string {
 			return boot.Manifest
 		}
 	}
-	if config, _ := c.lookupEnv("AGENTBOX_CONFIG"); config != "" {
-		return config
-	}
-	if _, err := os.Stat(defaultManifest); errors.Is(err, fs.ErrNotExist) {
-		return "/etc/" + defaultManifest
-	}
-	return defaultManifest
+	return c.manifestArg(nil)
 }
 
 // composeBeside is the compose file in the manifest's directory, or "" if there is none.

@@ -16,7 +16,7 @@ func newFederation(c *cli) *cobra.Command {
 
 func newFederationBoxes(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "boxes", Short: "List the boxes that are registered at this host", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "boxes", Short: "List the boxes that are registered at this host", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/federation/boxes", nil, nil)
 			type row struct {
@@ -73,7 +73,7 @@ func newFederationAdmit(c *cli) *cobra.Command {
 
 func newFederationStatus(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show host, session, heartbeats and endpoints", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "status", Short: "Show host, session, heartbeats and endpoints", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/federation", nil, nil)
 			type status struct {

@@ -97,10 +97,11 @@ func newGenerator(c *cli, g generator) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   g.name + use,
 		Short: "Generate " + g.short,
-		Long: `Generate ` + g.short + ` from FILE (default agentbox.toml, - is standard input).
+		Long: `Generate ` + g.short + ` from FILE.
 Several files are printed one after the other, or written into the directory
 that -o names.
-` + more + `
+` + more + fileHelp + `
+
 Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 2 wrong command line.`,
 		Args: args,
@@ -149,7 +150,7 @@ func commandLine(cmd *cobra.Command, o *generateOptions, manifests ...string) st
 // generateFrom generates files from one manifest, or one description from several.
 func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, args []string) ([]compose.File, error) {
 	if len(args) < 2 {
-		return c.generate(g, o, commandLine(cmd, o, "MANIFEST"), manifestArg(args))
+		return c.generate(g, o, commandLine(cmd, o, "MANIFEST"), c.manifestArg(args))
 	}
 	var boxes []*compose.Box
 	names := map[string]string{} // the file that defines each box

@@ -39,7 +39,7 @@ func (c *cli) showIdentity(raw json.RawMessage, err error) error {
 
 func newIdentityShow(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "show", Short: "Show the public key, the npub and the DID", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "show", Short: "Show the public key, the npub and the DID", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.showIdentity(c.ask(cmd.Context(), http.MethodGet, "/v1/identity", nil, nil))
 		},
@@ -48,7 +48,7 @@ func newIdentityShow(c *cli) *cobra.Command {
 
 func newIdentityRotate(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate", Short: "Replace the private key; the old one goes to the archive", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "rotate", Short: "Replace the private key; the old one goes to the archive", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.showIdentity(c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rotate", nil, nil))
 		},
@@ -58,7 +58,7 @@ func newIdentityRotate(c *cli) *cobra.Command {
 func newIdentityExport(c *cli) *cobra.Command {
 	var sure bool
 	cmd := &cobra.Command{
-		Use: "export --reveal", Short: "Print the private key (nsec), over the control socket alone", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "export --reveal", Short: "Print the private key (nsec), over the control socket alone", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !sure {
 				return usageError("identity export prints the private key: add --reveal, and send the output to a file that only you can read")
@@ -73,7 +73,7 @@ func newIdentityExport(c *cli) *cobra.Command {
 
 func newIdentityRekey(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "rekey", Short: "Make a new management key and encrypt the private key with it", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "rekey", Short: "Make a new management key and encrypt the private key with it", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rekey", nil, nil)
 			if err != nil {

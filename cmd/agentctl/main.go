@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -85,16 +86,40 @@ func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
 	return code
 }
 
-// refuseUnknown makes commands that only contain others refuse an unknown word. Otherwise cobra
-// would print their help and exit with 0.
+// refuseUnknown makes commands that only contain others refuse an unknown word and no word at all.
+// Otherwise cobra would print their help and exit with 0, and a script would not notice.
 func refuseUnknown(parent *cobra.Command) {
 	for _, cmd := range parent.Commands() {
 		refuseUnknown(cmd)
 		if !cmd.Runnable() {
-			cmd.Args = cobra.NoArgs
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			cmd.Args = cobra.ArbitraryArgs
+			cmd.RunE = nameOne
 		}
 	}
+}
+
+// nameOne lists the commands that a command contains.
+func nameOne(cmd *cobra.Command, args []string) error {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	list := strings.Join(names, ", ")
+	if len(args) > 0 {
+		return usageError("%s has no command %q; it has %s", path, args[0], list)
+	}
+	return usageError("%s: name one of its commands: %s; agentctl help %s says what they do", path, list, path)
+}
+
+// noArgs refuses arguments. Cobra's own function calls an argument an unknown command.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no argument, but got %q", cmd.Name(), args[0])
+	}
+	return nil
 }
 
 // withUsage adds what a command takes to cobra's own errors: "accepts 1 arg(s),

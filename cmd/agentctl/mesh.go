@@ -23,7 +23,7 @@ func newMesh(c *cli) *cobra.Command {
 
 func newMeshStatus(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show relays, latency, last event, inbox and outbox", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "status", Short: "Show relays, latency, last event, inbox and outbox", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/mesh", nil, nil)
 			return show(c, raw, err, c.meshStatus)
@@ -188,7 +188,7 @@ func newMeshSubscribe(c *cli) *cobra.Command {
 	var authors, to []string
 	var limit, count int
 	cmd := &cobra.Command{
-		Use: "subscribe", Short: "Follow the events of the box's relays", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "subscribe", Short: "Follow the events of the box's relays", Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Follow the events of the box's relays: first what they have stored, then what comes.
 
 The box verifies id and signature of every event. Events of several relays are shown

@@ -24,10 +24,11 @@ func newPlan(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [FILE] [-- COMMAND ARG...]",
 		Short: "Show what a manifest would start, in which order, without starting anything",
-		Long: `Show what agentinit would run for FILE (default agentbox.toml, - is standard
-input) in this environment: the waves, the programs, where each comes from, what
-each needs, and the chain of stops that takes longest. A COMMAND after -- is the
-program "main", as in agentinit --manifest FILE -- COMMAND.
+		Long: `Show what agentinit would run for FILE in this environment: the waves, the
+programs, where each comes from, what each needs, and the chain of stops that
+takes longest. A COMMAND after -- is the program "main", as in
+agentinit --manifest FILE -- COMMAND.
+` + fileHelp + `
 
 --graph draws the dependency graph instead: an arrow leads from a program to the
 one that waits for it. dot is for Graphviz, mermaid for Markdown, svg is a picture.
@@ -45,7 +46,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 			if graph != "" && !ok {
 				return fmt.Errorf("unknown form %q of a graph: write dot, mermaid or svg", graph)
 			}
-			return c.plan(manifestArg(args[:len(args)-len(mainArgs)]), mainArgs, draw)
+			return c.plan(c.manifestArg(args[:len(args)-len(mainArgs)]), mainArgs, draw)
 		},
 	}
 	cmd.Flags().StringVar(&graph, "graph", "", "draw the dependency graph as `FORM`: dot, mermaid or svg")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"io"
 	"net/http"
@@ -29,6 +30,13 @@ func TestTheBoxOfTheURL(t *testing.T) {
 	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		received, _ = io.Copy(io.Discard, r.Body)
 		asked <- r.Method + " " + r.URL.Path
+		if r.URL.Path == "/v1/backup" {
+			archive := tar.NewWriter(w)
+			defer archive.Close()
+			archive.WriteHeader(&tar.Header{Name: "backup.json", Size: 2, Mode: 0o600})
+			io.WriteString(archive, "{}")
+			return
+		}
 		io.WriteString(w, "{}")
 	}))
 	defer far.Close()
@@ -49,7 +57,7 @@ func TestTheBoxOfTheURL(t *testing.T) {
 	}{
 		{[]string{"bead", "export"}, exitOK, "GET /v1/beads/export", ""},
 		{[]string{"pod", "get", "/a"}, exitOK, "GET /pods/a", ""},
-		{[]string{"backup", "-"}, exitOK, "GET /v1/backup", ""},
+		{[]string{"backup", "-"}, exitOK, "GET /v1/backup", "the backup is empty"},
 		{[]string{"restore", large}, exitOK, "POST /v1/restore", ""},
 		{[]string{"mem", "get", "k"}, exitOK, "GET /v1/memory/default/k", ""},
 		{[]string{"shutdown"}, exitUsage, "", "agentctl shutdown does not work with --url"},

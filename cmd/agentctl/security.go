@@ -19,9 +19,9 @@ func newSecurity(c *cli) *cobra.Command {
 		Short: "Show the effective profile of a manifest, or how exposed a running program is",
 		Long: `With the name of a program, show what bounds it in the running box, and a score
 from 0 (confined) to 10 (root without limits). Without a name, show the security
-profile of FILE (default agentbox.toml, - is standard input): the baseline with
-the exceptions that FILE makes. --json prints the content of the event
-SecurityProfileApplied.
+profile of FILE: the baseline with the exceptions that FILE makes. --json prints
+the content of the event SecurityProfileApplied.
+` + fileHelp + `
 
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
@@ -34,7 +34,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 				}
 				return c.printExposure(x)
 			}
-			box, _, err := c.box(compose.Input{System: systemName()}, manifestArg(args))
+			box, _, err := c.box(compose.Input{System: systemName()}, c.manifestArg(args))
 			if err != nil {
 				return err
 			}

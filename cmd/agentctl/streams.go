@@ -150,7 +150,7 @@ func newEvents(c *cli) *cobra.Command {
 
 Every event has a number; --since goes on after one. A Lagged event stands for
 events that are gone.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
@@ -163,7 +163,7 @@ events that are gone.`,
 			}))
 		},
 	}
-	cmd.Flags().Uint64Var(&since, "since", 0, "only events after this number")
+	cmd.Flags().Var((*eventNumber)(&since), "since", "only events after this number")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new events")
 	return cmd
 }

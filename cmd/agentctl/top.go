@@ -28,7 +28,7 @@ What changes comes from the stream of events; CPU and memory are read at most on
 a second. Start, stop, restart and signal ask before they act.
 
 It needs a terminal: with TERM=dumb or through a pipe use agentctl status -w.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.top(cmd.Context())

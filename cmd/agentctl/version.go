@@ -54,7 +54,7 @@ func newVersion(c *cli) *cobra.Command {
 		Short: "Show the versions of agentctl and of the running agentinit",
 		Long: `Show the versions of agentctl and of the running agentinit. --json also lists the
 Go modules that agentctl is linked with, each with its checksum from go.sum.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := versions{Client: api.Version{Version: version, Commit: commit, Go: runtime.Version()}}

@@ -187,7 +187,7 @@ func compileGrep(pattern string) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, api.Errorf(api.CodeBadRequest, "grep: %v", err)
+		return nil, api.Errorf(api.CodeBadRequest, "grep is not a regular expression: %v", err)
 	}
 	return re, nil
 }
@@ -211,7 +211,7 @@ func decodeWait(q url.Values) (api.WaitQuery, error) {
 		out.For = api.ForReady
 	}
 	if _, ok := conditions[out.For]; !ok {
-		return out, api.Errorf(api.CodeBadRequest, "for must be %s", api.ForAny)
+		return out, api.Errorf(api.CodeBadRequest, "unknown condition %q: for is %s", out.For, api.ForAny)
 	}
 	if v := q.Get("timeout"); v != "" {
 		var err error

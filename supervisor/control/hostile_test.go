@@ -91,7 +91,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"GET", "/v1/events?follow=perhaps", "", 400, "true or false"},
 		{"GET", "/v1/logs?grep=(", "", 400, "grep"},
 		{"GET", "/v1/logs?lines=x", "", 400, "lines"},
-		{"GET", "/v1/wait?for=tea", "", 400, "for must be"},
+		{"GET", "/v1/wait?for=tea", "", 400, "for is ready"},
 		{"GET", "/v1/wait?timeout=-1s", "", 400, "timeout"},
 	} {
 		status, body := ask(t, path, c.method, c.target, c.body)

@@ -3,7 +3,9 @@ package api
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"syscall"
 )
 
 // Code names a kind of failure; codes are stable.
@@ -95,7 +97,14 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("cannot reach agentinit at %s: %v", e.Socket, e.Err)
+	hint := ""
+	switch {
+	case errors.Is(e.Err, fs.ErrPermission):
+		hint = " (run agentctl as root, or as the user of agentinit)"
+	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, syscall.ECONNREFUSED):
+		hint = " (is agentinit running? --socket or $AGENTCTL_SOCKET names another socket)"
+	}
+	return fmt.Sprintf("cannot reach agentinit at %s: %v%s", e.Socket, e.Err, hint)
 }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
