@@ -280,12 +280,12 @@ func logsShape() *shape {
 
 func forwardShape() *shape {
 	return table("One collector. Lines that it cannot take wait in the rings; agentinit counts the lines that a ring drops before they are sent.",
-		must("type", enum("syslog is RFC 5424, loki the push API, otlp OTLP/HTTP with JSON, http one JSON object a line.", "syslog", "loki", "otlp", "http")),
+		must("type", enum("syslog is RFC 5424, over unix:// the form of syslog(3), loki the push API, otlp OTLP/HTTP with JSON, http one JSON object a line.", "syslog", "loki", "otlp", "http")),
 		must("url", text("Where to: unix:///dev/log, udp://host:514, tcp://host:514 or tls://host:6514 for syslog, else http:// or https://.").match(`^(unix|udp|tcp|tls|http|https)://.+`, "a URL such as tcp://logs.example:514").eg("tls://logs.example:6514", "http://loki:3100")),
 		field("token_env", text("Variable that holds a bearer token; never the token itself. Not for syslog.").eg("LOKI_TOKEN")),
 		field("headers", mapping("Headers of every request, such as X-Scope-OrgID. Not for syslog.", nil, text("").hidden())),
 		field("ca_file", text("PEM certificates to trust in place of the system's.").eg("/etc/ssl/logs.pem")),
-		field("programs", texts("Names and globs of the programs; all without.").def([]string{}).eg([]any{"web", "worker:*"})),
+		field("programs", texts("Names and globs of the programs, a name with all its instances; all without.").def([]string{}).eg([]any{"web", "worker:*"})),
 		field("events", boolean("Send agentinit's own events too, as lines of the program \"agentinit\" in JSON, from supervisor.log.level on.").def(false)),
 		field("batch_lines", integer("Most lines sent at once.").between(1, 100000).def(1000)),
 		field("batch_wait", duration("How long a line waits for others.").def("1s")),

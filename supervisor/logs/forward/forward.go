@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,9 +178,11 @@ func (f *Forwarder) Stats() Stats {
 }
 
 func (f *Forwarder) wants(line logs.Line) bool {
+	set, _, _ := strings.Cut(line.Program, ":") // the name of a program means all its instances
 	return len(f.cfg.Programs) == 0 || slices.ContainsFunc(f.cfg.Programs, func(glob string) bool {
-		ok, err := path.Match(glob, line.Program)
-		return err == nil && ok
+		one, err := path.Match(glob, line.Program)
+		all, _ := path.Match(glob, set)
+		return err == nil && (one || all)
 	})
 }
 

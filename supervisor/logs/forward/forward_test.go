@@ -405,7 +405,12 @@ func TestSyslogOverDatagrams(t *testing.T) {
 		s := newSource(line(1, "we b\n", "hi"), line(2, "web", long))
 		f := start(t, Config{Name: "s", Kind: "syslog", URL: url, Host: "box", BatchLines: 2}, s)
 		buf := make([]byte, 1<<17)
-		for _, want := range []string{"<14>1 2026-01-02T12:00:00.123456Z box we_b_ 7 stdout - hi", wantMessage + long[:63_999], wantMessage + long[63_999:]} {
+		first, head := "<14>1 2026-01-02T12:00:00.123456Z box we_b_ 7 stdout - hi", wantMessage
+		if network == "unixgram" {
+			stamp := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC).Local().Format(time.Stamp)
+			first, head = "<14>"+stamp+" we_b_[7]: hi", "<14>"+stamp+" web[7]: "
+		}
+		for _, want := range []string{first, head + long[:63_999], head + long[63_999:]} {
 			n, _, err := conn.ReadFrom(buf)
 			if err != nil {
 				t.Fatal(err)
@@ -421,9 +426,9 @@ func TestSyslogOverDatagrams(t *testing.T) {
 	}
 }
 
-// rsyslog, the most common receiver, understands the messages, also after a line that is longer
-// than it takes at once.
-func TestRsyslog(t *testing.T) {
+// rsyslog starts rsyslogd with an input, and returns the file of its messages.
+func rsyslog(t *testing.T, dir, input string) string {
+	t.Helper()
 	rsyslogd, err := exec.LookPath("rsyslogd")
 	if err != nil {
 		rsyslogd = "/usr/sbin/rsyslogd"
@@ -431,6 +436,74 @@ func TestRsyslog(t *testing.T) {
 	if _, err := os.Stat(rsyslogd); err != nil {
 		t.Skip("rsyslog is not installed")
 	}
+	out, conf := filepath.Join(dir, "out"), filepath.Join(dir, "conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%[1]q maxMessageSize="1m")
+%[2]s
+template(name="t" type="string" string="%%app-name%%|%%procid%%|%%msgid%%|%%syslogseverity-text%%|%%timereported:::date-rfc3339%%|%%msg%%\n")
+action(type="omfile" file=%[3]q template="t")
+`, dir, input, out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(rsyslogd, "-n", "-f", conf, "-i", filepath.Join(dir, "pid"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // killed
+	})
+	return out
+}
+
+// contains waits until a file is what is wanted, and returns what it is at the end.
+func contains(t *testing.T, file, want string) string {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	got := ""
+	for got != want && time.Now().Before(deadline) {
+		data, err := os.ReadFile(file)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		got = strings.ReplaceAll(string(data), "Z|", "+00:00|")
+		<-time.After(10 * time.Millisecond)
+	}
+	return got
+}
+
+// rsyslog reads the program, its pid and the text from its local socket as it is installed.
+func TestRsyslogOverItsSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "rsyslog") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "log")
+	out := rsyslog(t, dir, fmt.Sprintf(`module(load="imuxsock" SysSock.Use="off")
+input(type="imuxsock" Socket=%q UseSysTimeStamp="off" IgnoreTimestamp="off")`, socket))
+	bad := line(2, "worker:1", "second: [x]")
+	bad.Stream = logs.Stderr
+	s := newSource(line(1, "web", "first line"), bad)
+	f := start(t, Config{Name: "s", Kind: "syslog", URL: "unix://" + socket, Host: "box", Programs: []string{"web", "worker"}, BatchLines: 2}, s)
+	var want strings.Builder
+	for _, message := range []struct{ head, text string }{{"web|7|-|info|", " first line"}, {"worker.1|7|-|err|", " second: [x]"}} {
+		// The format has no year: rsyslog takes the present one.
+		at := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC).Local()
+		at = time.Date(time.Now().Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), 0, time.Local)
+		fmt.Fprintf(&want, "%s%s|%s\n", message.head, strings.ReplaceAll(at.Format(time.RFC3339), "Z", "+00:00"), message.text)
+	}
+	got := contains(t, out, want.String())
+	finish(t, f, s)
+	if got != want.String() {
+		t.Errorf("got\n%swant\n%s", got, want.String())
+	}
+}
+
+// rsyslog, the most common receiver, understands the messages, also after a line that is longer
+// than it takes at once.
+func TestRsyslog(t *testing.T) {
 	dir := t.TempDir()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -440,25 +513,8 @@ func TestRsyslog(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	out, conf := filepath.Join(dir, "out"), filepath.Join(dir, "conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%[1]q maxMessageSize="1m")
-module(load="imtcp")
-input(type="imtcp" port="%[2]d" address="127.0.0.1")
-template(name="t" type="string" string="%%app-name%%|%%procid%%|%%msgid%%|%%syslogseverity-text%%|%%timereported:::date-rfc3339%%|%%msg%%\n")
-action(type="omfile" file=%[3]q template="t")
-`, dir, port, out), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(rsyslogd, "-n", "-f", conf, "-i", filepath.Join(dir, "pid"))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		_ = cmd.Wait() // killed
-	}()
+	out := rsyslog(t, dir, fmt.Sprintf(`module(load="imtcp")
+input(type="imtcp" port="%d" address="127.0.0.1")`, port))
 	bad := line(2, "web", "second")
 	bad.Stream = logs.Stderr
 	long := strings.Repeat("x", 250_000)
@@ -471,16 +527,7 @@ action(type="omfile" file=%[3]q template="t")
 		want += "long|7|stdout|info|" + when + string(piece) + "\n"
 	}
 	want += "web|7|stdout|info|" + when + "last line\n"
-	deadline := time.Now().Add(30 * time.Second)
-	got := ""
-	for got != want && time.Now().Before(deadline) {
-		data, err := os.ReadFile(out)
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		got = strings.ReplaceAll(string(data), "Z|", "+00:00|")
-		<-time.After(10 * time.Millisecond)
-	}
+	got := contains(t, out, want)
 	finish(t, f, s)
 	if got != want {
 		t.Errorf("rsyslog wrote %d bytes: %.300q", len(got), got)

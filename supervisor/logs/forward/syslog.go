@@ -11,14 +11,17 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// syslog sends messages of RFC 5424. Over unix and udp, one datagram holds one message (RFC 5426).
-// Over tcp (RFC 6587, 3.4.1) and tls (RFC 5425), the length comes before each message.
+// syslog sends messages of RFC 5424. Over udp, one datagram holds one message (RFC 5426). Over tcp
+// (RFC 6587, 3.4.1) and tls (RFC 5425), the length comes before each message. Over unix, a datagram
+// has the form that syslog(3) writes to /dev/log: rsyslog, systemd-journald, syslog-ng and busybox
+// read no other there, unless they are configured to.
 type syslog struct {
 	network, address string
 	host             string
@@ -178,6 +181,11 @@ func (s *syslog) message(line logs.Line, text string) []byte {
 	severity := severityInfo
 	if line.Stream == logs.Stderr {
 		severity = severityErr
+	}
+	if s.network == "unixgram" {
+		// A tag ends at its colon (RFC 3164, 4.1.3), so that of an instance has none.
+		tag := strings.ReplaceAll(printable(line.Program, 48), ":", ".")
+		return fmt.Appendf(nil, "<%d>%s %s[%d]: %s", facilityUser|severity, line.Time.Local().Format(time.Stamp), tag, line.PID, text)
 	}
 	return fmt.Appendf(nil, "<%d>1 %s %s %s %d %s - %s", facilityUser|severity,
 		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, text)
