@@ -116,8 +116,9 @@ part. While the state of a slot is replaced, the slot is out of service. Its
 former state is kept beside it as NAME.before-TIME. Restore replaces state that
 is in use only with --replace, and not while tasks run.
 
-If a box has lost its state, start it empty, then restore. Keys and identities
-are put back only with --include-secrets; agentinit reads them at its next start.
+If a box has lost its state, start it empty, then restore with --replace: the
+new state, too, is in use. Keys and identities are put back only with
+--include-secrets; agentinit reads them at its next start.
 First stop the programs that use the same files.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := io.NopCloser(c.stdin)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/docs"
 	"github.com/dreamlab-ai/agentinit/internal/manual"
+	"github.com/dreamlab-ai/agentinit/schema"
 )
 
 // helpColumns is the width of a topic if stdout is not a terminal.
@@ -34,7 +35,15 @@ func newHelp(c *cli) *cobra.Command {
 			}
 			target, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usageError("there is no command and no topic %q; agentctl help help lists the topics", strings.Join(args, " "))
+				word, hint := strings.Join(args, " "), ""
+				known := completeHelp(cmd.Root(), nil, "")
+				for i := range known {
+					known[i], _, _ = strings.Cut(known[i], "\t") // the description
+				}
+				if near, ok := schema.Nearest(word, known); ok {
+					hint = " (did you mean " + near + "?)"
+				}
+				return usageError("there is no command and no topic %q%s; agentctl help help lists the topics", word, hint)
 			}
 			target.InitDefaultHelpFlag()
 			return target.Help()

@@ -150,8 +150,8 @@ func tell(stderr io.Writer, err error) int {
 const rootHelp = `agentctl asks a running agentinit over its control socket, and works on
 manifests without one.
 
-A NAME of a program is its whole name, the name of a group, a glob ("worker:*"),
-or a prefix that only one program has.
+A NAME is the name of a program with all its instances, one instance
+("worker:0"), a glob ("w*"), or a prefix that only one program has.
 
 agentctl help TOPIC shows the reference: the manifest, its rules, states,
 signals, environment, files and more; agentctl help help lists the topics.
@@ -220,8 +220,8 @@ func groups(c *cli) []verbs {
 		{"Change programs and the box", []*cobra.Command{
 			newStart(c), newStop(c), newRestart(c), newRun(c), newSignal(c), newApply(c), newLogLevel(c), newShutdown(c),
 		}},
-		{"Wait and check", []*cobra.Command{newReady(c), newWait(c), newDoctor(c)}},
-		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newSandbox(c)}},
+		{"Wait and check", []*cobra.Command{newReady(c), newWait(c), newDoctor(c), newSandbox(c)}},
+		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newPlan(c), newGenerate(c), newSecurity(c)}},
 		{"Agents and their data", []*cobra.Command{
 			newAdapters(c), newAgent(c), newBead(c), newMem(c), newPod(c), newEvent(c), newBridge(c), newBackup(c), newRestore(c),
 		}},

@@ -96,7 +96,7 @@ func (b *cgroupBase) bound(own string, init bool) error {
 		}
 	}
 	if len(enable) == 0 {
-		return errors.New("its cgroup has neither the controller pids nor memory")
+		return errors.New("agentinit's cgroup has neither the controller pids nor memory")
 	}
 	if len(missing) > 0 {
 		if err := handOn(own, strings.Join(missing, " "), init); err != nil {
