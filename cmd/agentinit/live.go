@@ -29,6 +29,10 @@ const flushWait = time.Second
 // after the seal would need it again.
 const atRest = time.Second
 
+// headStart is the most that the programs start before the servers are made. If a program holds up
+// the boot, the box must still answer.
+const headStart = 20 * time.Millisecond
+
 // longBoot is the time after which a box that is not sealed counts as at rest: its programs run, and
 // can use up the memory of the box.
 const longBoot = 10 * time.Second
@@ -56,8 +60,8 @@ func (b *box) live(caught <-chan os.Signal) int {
 	if err := reserve.Tables(); err != nil {
 		return b.neverStarted(fmt.Errorf("cannot reserve memory: %w", err))
 	}
-	reserved := sync.OnceFunc(func() { reserve.Threads(reserve.QuietThreads) })
-	go reserved()
+	b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.QuietThreads) })
+	go b.reserved()
 	// Steps that do not depend on each other run in parallel. Together they are a third of the time
 	// until the first program runs.
 	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
@@ -69,8 +73,8 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.neverStarted(err)
 	}
 	if b.listens() {
-		reserved = sync.OnceFunc(func() { reserve.Threads(reserve.ServingThreads) })
-		go reserved()
+		b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.ServingThreads) })
+		go b.reserved()
 	}
 	open := sync.OnceValues(b.claim)
 	go open()
@@ -82,7 +86,6 @@ func (b *box) live(caught <-chan os.Signal) int {
 		}
 		return b.neverStarted(err)
 	}
-	reserved() // before a program can use up the last threads
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
 	b.background(b.watchShutdown)
 	results := make(chan supervisor.Result, 1)
@@ -93,6 +96,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 	defer interrupt(nil)
 	serving := make(chan error, 1)
 	go func() {
+		b.yieldToStarts()
 		err := b.buildServers()
 		if err == nil {
 			b.serve(socket)
@@ -119,6 +123,16 @@ func (b *box) live(caught <-chan os.Signal) int {
 	b.afterBoot()
 	close(booted)
 	return b.end(nil, <-results)
+}
+
+// yieldToStarts leaves the processors to the start of the programs for a moment, before agentinit
+// makes what only serves requests.
+func (b *box) yieldToStarts() {
+	select {
+	case <-b.sup.Started():
+	case <-time.After(headStart):
+	case <-b.stopped.Done():
+	}
 }
 
 // settle waits for the end of the boot, reserves heap and gives the memory of the boot back. It

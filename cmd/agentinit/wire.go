@@ -65,6 +65,10 @@ type box struct {
 	*core
 	*servers
 
+	// reserved returns when agentinit has the threads that it needs later. No program may run before,
+	// because it could use up the last ones.
+	reserved func()
+
 	readers int // the group that may read through the control socket
 	relay   meshRelay
 	mesh    neighbours
@@ -207,7 +211,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 
 // prepare makes further parts that do not depend on the manifest, while it is loaded.
 func (b *box) prepare() (err error) {
-	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, ScoreRaised: b.scoreRaised, Report: func(message string) {
+	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, Ready: func() { b.reserved() }, ScoreRaised: b.scoreRaised, Report: func(message string) {
 		b.publish(event.Warn, "Degraded", map[string]any{"message": message})
 	}}); err != nil {
 		return err

@@ -50,6 +50,9 @@ type Options struct {
 	// LowerOOMScore makes agentinit the last process that the OOM killer kills, if the kernel
 	// allows it. Programs keep the score that agentinit was started with, or get a higher one.
 	LowerOOMScore bool
+	// Ready is called before each start, from any goroutine. The start waits until it returns. nil
+	// makes no start wait.
+	Ready func()
 	// ScoreRaised makes the Owner watch its own OOM score and restore it. The function is called
 	// from any goroutine when another process has raised the score, and at most once a minute after
 	// that. It must not block.
@@ -74,6 +77,7 @@ type Stats struct {
 // Owner starts, signals and reaps. There must be at most one in a process, and no other code in the
 // process may start or wait for children. All methods may be called from several goroutines.
 type Owner struct {
+	ready          func()
 	killTimeout    time.Duration
 	execPatience   time.Duration
 	tracerPatience time.Duration
@@ -216,6 +220,9 @@ func New(opts Options) (*Owner, error) {
 		parked:         map[int]parkedExit{},
 	}
 	o.deliver = o.exits.push
+	if o.ready = opts.Ready; o.ready == nil {
+		o.ready = func() {}
+	}
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second
 	}

@@ -28,6 +28,7 @@ func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
 
 // start also serves Run; beside is true then.
 func (o *Owner) start(c Command, deliver func(Exit), beside bool) (Process, error) {
+	o.ready()
 	o.score.active()
 	proc, err := Process{}, o.checkDescriptors(beside)
 	if err == nil {
