@@ -22,9 +22,8 @@ import (
 type NotifierConfig struct {
 	// Resolve tells which run of which program the process belongs to that had the pid at the time
 	// sent; another process may have it now. The time is zero if the kernel does not tell it, as an
-	// emulated kernel may not. Resolve is called on the receiving
-	// goroutine, which receives no messages meanwhile. So a sender must not be able to make Resolve
-	// wait long, or again and again.
+	// emulated kernel may not. Resolve is called on the receiving goroutine, which receives no
+	// messages meanwhile. So a sender must not be able to make Resolve wait long, or again and again.
 	Resolve func(pid int, sent time.Time) (program string, run uint64, ok bool)
 	// Dir is the directory for the socket if abstract sockets cannot be used; "" means that there
 	// is none.
@@ -45,6 +44,8 @@ type Notifier struct {
 	addr string
 	path string // removed by Close; "" for an abstract socket
 	done chan struct{}
+	// patience bounds Flush: programs can keep the queue of the socket full.
+	patience time.Duration
 
 	// Only the receiving goroutine uses the fields below.
 	senders *rate.Callers[int]
@@ -82,7 +83,7 @@ func Listen(cfg NotifierConfig) (*Notifier, error) {
 // newNotifier makes a Notifier without a socket.
 func newNotifier(cfg NotifierConfig) *Notifier {
 	return &Notifier{
-		cfg: cfg, done: make(chan struct{}), senders: newSenders(), strays: lateclose.NewStrays(1),
+		cfg: cfg, done: make(chan struct{}), patience: flushPatience, senders: newSenders(), strays: lateclose.NewStrays(1),
 		runs: map[string]*notified{}, flushes: map[string]chan struct{}{},
 	}
 }
@@ -156,11 +157,10 @@ func (n *Notifier) closeSocket() error {
 	return err
 }
 
-// flushPatience bounds Flush: programs can keep the queue of the socket full.
 const flushPatience = 250 * time.Millisecond
 
-// Flush returns when all messages that were sent before have been taken, or when that
-// takes too long. So what a process has said before its end is known before its end counts.
+// Flush returns when all messages that were sent before have been taken, or when that takes too
+// long. So what a process has said before its end is known before its end counts.
 func (n *Notifier) Flush() {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.addr, Net: "unixgram"})
 	if err != nil {
@@ -176,9 +176,9 @@ func (n *Notifier) Flush() {
 		defer n.mu.Unlock()
 		delete(n.flushes, mark)
 	}()
-	limit := time.NewTimer(flushPatience)
+	limit := time.NewTimer(n.patience)
 	defer limit.Stop()
-	if conn.SetWriteDeadline(time.Now().Add(flushPatience)) != nil {
+	if conn.SetWriteDeadline(time.Now().Add(n.patience)) != nil {
 		return
 	}
 	if _, err := conn.Write([]byte(mark)); err != nil {
@@ -238,8 +238,7 @@ func transient(err error) bool {
 
 // takeControl returns the sender's pid, or 0 if the kernel names no process that is visible here,
 // and the time at which it sent the message (SCM_TIMESTAMPNS, socket(7)). It also returns the
-// descriptors in the message. They must be closed; a sender of BARRIER=1 waits only
-// for that.
+// descriptors in the message. They must be closed; a sender of BARRIER=1 waits only for that.
 func takeControl(oob []byte) (pid int, sent time.Time, fds []int) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
