@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
-	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose"},
+	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs", "internal/outbound"},

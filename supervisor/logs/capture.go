@@ -194,6 +194,7 @@ func duplicate(f *os.File) (fd int, err error) {
 		fd, err = unix.FcntlInt(p, unix.F_DUPFD_CLOEXEC, 0)
 		if err == nil {
 			err = unix.SetNonblock(fd, true)
+			fd = highfd.Raise(fd)
 		}
 	})
 	return fd, errors.Join(ctlErr, err)

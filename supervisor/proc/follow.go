@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 )
 
 // followed is a process that a program has named as its main one.
@@ -30,6 +32,7 @@ func (o *Owner) Follow(id uint64, pid int) error {
 	if err != nil {
 		return fmt.Errorf("cannot watch process %d: %w", pid, err)
 	}
+	fd = highfd.Raise(fd)
 	keep := false
 	defer func() {
 		if !keep {

@@ -36,10 +36,10 @@ func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape 
 		t.Run(way.name, func(t *testing.T) {
 			o := newOwner(t, opts)
 			o.noClone3.Store(way.old)
-			if !o.closeRange {
+			if !o.ownTable {
 				t.Log("the kernel has no close_range(2)")
 			}
-			o.closeRange = o.closeRange && !way.copied
+			o.ownTable = o.ownTable && !way.copied
 			f(t, o, func(c Command) Command {
 				if way.scored {
 					score := 500
@@ -359,6 +359,43 @@ func TestDescriptorsCross(t *testing.T) {
 			t.Errorf("got %q, %v", r.Output, err)
 		}
 	})
+}
+
+func TestTableCopyIsTried(t *testing.T) {
+	open := func() []string {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	before := open()
+	if works := tryTableCopy(); works != copiesTables() {
+		t.Errorf("the kernel's version says %v, a try %v", !works, works)
+	}
+	if after := open(); len(after) != len(before) {
+		t.Errorf("%v were open, now %v", before, after)
+	}
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = 300
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	works := tryTableCopy()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if works {
+		t.Error("the try succeeds without the numbers that it needs")
+	}
 }
 
 // A program gets the declared descriptors and no others, however high their numbers are, and

@@ -11,7 +11,7 @@
 //     its own and lost its parent (see tree.go).
 //
 // The package must not decide anything: it restarts no program, has no time-out for programs and
-// writes no log. It imports nothing else of this module.
+// writes no log.
 package proc
 
 import (
@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // ErrNoProcess says that no process is left under an id.
@@ -95,7 +97,7 @@ type Owner struct {
 	guard          *guard
 	score          *scoreKeeper // nil if it is not configured or the kernel refuses it
 	landlockABI    int
-	closeRange     bool // close_range(2) works
+	ownTable       bool // a new process makes its descriptor table, see leaveTable
 	lastCap        int  // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
@@ -148,7 +150,7 @@ type Owner struct {
 	lookedAt     time.Time     // when the last listing of adoptees began
 	lookTook     time.Duration // and how long it took
 	departed     departures
-	ancestors    map[life]uint64 // ids of the programs of processes far below one, see rememberAncestors
+	far          rate.Bucket // for steps beyond freeAncestors
 	stats        Stats
 }
 
@@ -210,6 +212,7 @@ func New(opts Options) (*Owner, error) {
 		sweepC:         make(chan struct{}, 1),
 		stop:           make(chan struct{}),
 		byID:           map[uint64]*process{},
+		far:            farAncestors(time.Now()),
 		byPID:          map[int]*process{},
 		bySID:          map[int]*process{},
 		byPipe:         map[uint64]*process{},
@@ -314,7 +317,7 @@ func (o *Owner) hardenSelf(report func(string)) {
 	if err != nil {
 		report(fmt.Sprintf("cannot mark inherited descriptors close-on-exec (%v): programs may see them", err))
 	}
-	o.closeRange = ranges
+	o.ownTable = ranges && copiesTables()
 }
 
 // watchScore begins to keep agentinit's OOM score at its present value.

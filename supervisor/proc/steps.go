@@ -68,8 +68,8 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	clone3 := !o.noClone3.Load()
 	score := o.guard.scoreOf(c)
 	oomHere := score != nil && o.oomInChild
-	l.cloneBy(clone3, cgroup, o.closeRange)
-	if o.closeRange {
+	l.cloneBy(clone3, cgroup, o.ownTable)
+	if o.ownTable {
 		l.leaveTable()
 	}
 	o.addSignalActions(l, clone3)
@@ -127,27 +127,11 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	if err := o.addFilters(l, c, p.id); err != nil {
 		return err
 	}
-	if o.closeRange {
+	if o.ownTable {
 		o.keepInTable(l, c, io, cgroup)
 	}
 	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
 	return addExec(l, path, c.argv(), env)
-}
-
-// leaveTable gives a new process that shares agentinit's descriptor table one of its own. It must be
-// the first step. If the process did not share the table at first, the kernel would copy all of it,
-// and the exec would close the copies: a third of a start's cost in a box of a thousand programs.
-func (l *launch) leaveTable() {
-	l.add(stepInfo{op: opDescriptors}, unix.SYS_CLOSE_RANGE, 0, uintptr(^uint32(0)), unix.CLOSE_RANGE_UNSHARE)
-}
-
-// keepInTable says what leaveTable keeps: the descriptors up to the highest that a step names.
-func (o *Owner) keepInTable(l *launch, c *Command, io *childIO, cgroup int) {
-	last := max(int(slices.Max(io.fds)), c.TTYFD, cgroup, l.ruleset, o.guard.scope)
-	if r := o.refused.Load(); r != nil {
-		last = max(last, r.remote)
-	}
-	l.steps[0].Args[0] = uintptr(last + 1)
 }
 
 // enter changes the working directory.

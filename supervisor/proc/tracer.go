@@ -55,8 +55,8 @@ func (o *Owner) watchDeath(p *process) {
 // ofMain marks the event of a process that is followed.
 const ofMain = 1 << 63
 
-// deathEvent asks for one event, because a child of ours that is not at its exec yet has
-// the descriptor, too.
+// deathEvent asks for one event, because a child of ours that is not at its exec yet may have the
+// descriptor, too.
 func deathEvent(key uint64) unix.EpollEvent {
 	return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(uint32(key)), Pad: int32(uint32(key >> 32))}
 }
@@ -66,7 +66,7 @@ func (o *Owner) forgetDeath(p *process) {
 	if p.pidfd == 0 {
 		return
 	}
-	// Closing is not enough while a child holds a copy. The call fails after Close.
+	// Closing is not enough, because a child may hold a copy. The call fails after Close.
 	_ = o.deaths.ep.control(unix.EPOLL_CTL_DEL, p.pidfd, nil)
 	unix.Close(p.pidfd)
 	p.pidfd = 0

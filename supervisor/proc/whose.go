@@ -4,10 +4,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // maxAncestors bounds the walk of Owns. A longer chain counts as owned.
-const maxAncestors = 4096
+//
+// A program can make a chain of thousands of processes and let the last one ask again and again,
+// while other programs wait for an answer. So the steps beyond freeAncestors take from a rate that all
+// of them share. If it is used up, such a process counts as one whose program is unknown. A real
+// program does not need so many ancestors.
+const (
+	maxAncestors  = 4096
+	freeAncestors = 32
+)
+
+func farAncestors(now time.Time) rate.Bucket {
+	return rate.Full(rate.Limit{PerSecond: 2000, Burst: maxAncestors}, now)
+}
 
 // Owns tells to which started process a living process belongs, even after an escape. ok is also
 // true, with id 0, for a descendant of agentinit whose program is unknown. A caller that grants
@@ -20,11 +34,18 @@ func (o *Owner) Owns(pid int) (id uint64, ok bool) {
 }
 
 // Sender is like Owns, for the process that had the pid at the time sent, when it sent a message.
-// That process may have ended since, and another one may have its pid. The zero time is not known.
+// That process may have ended since, and another one may have its pid. The zero time is not known,
+// and neither is a time that is more than senderWaits away: the clock was set meanwhile.
 func (o *Owner) Sender(pid int, sent time.Time) (id uint64, ok bool) {
+	if time.Since(sent).Abs() > senderWaits {
+		sent = time.Time{}
+	}
 	id, ok, _ = o.whose(pid, sent)
 	return id, ok
 }
+
+// senderWaits is longer than any message waits to be handled.
+const senderWaits = 10 * time.Second
 
 // ancestorTries is how often the walk of Whose begins again because an ancestor ended meanwhile.
 const ancestorTries = 16
@@ -40,18 +61,21 @@ func (o *Owner) whose(pid int, sent time.Time) (id uint64, ok bool, err error) {
 		if !again {
 			return id, ok, nil
 		}
-		if st, err := readStat(pid); isGone(err) || err == nil && st.startedAfter(sent) {
-			o.mu.Lock()
-			id, ok := o.departed.of(pid, sent)
-			o.mu.Unlock()
-			switch {
-			case !ok:
-				return 0, false, ErrNoProcess
-			case id == 0: // unless its start is just being registered
-				id = o.adopteeOwner(pid, sent)
-			}
-			return id, true, nil
+		st, err := readStat(pid)
+		later := err == nil && st.startedAfter(sent)
+		if !later && !isGone(err) {
+			continue
 		}
+		o.mu.Lock()
+		id, ok = o.departed.of(pid, sent)
+		o.mu.Unlock()
+		switch {
+		case !ok || id == 0 && later: // what has the pid now may be of any program
+			return 0, false, ErrNoProcess
+		case id == 0: // unless its start is just being registered
+			id = o.adopteeOwner(pid, sent)
+		}
+		return id, true, nil
 	}
 	return 0, true, nil
 }
@@ -71,8 +95,7 @@ func (s *statInfo) startedAfter(t time.Time) bool {
 // walkUp looks for the first ancestor that is known. again says that an ancestor ended meanwhile,
 // so that its children have another parent now, or that the process is later than sent.
 func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
-	var path []life
-	for range maxAncestors {
+	for step := range maxAncestors {
 		if pid == o.selfPID || pid <= 0 {
 			return 0, false, false
 		}
@@ -80,17 +103,13 @@ func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
 		if err != nil {
 			return 0, !isGone(err), isGone(err)
 		}
-		if len(path) == 0 && st.startedAfter(sent) {
+		if step == 0 && st.startedAfter(sent) {
 			return 0, false, true
 		}
-		path = append(path, life{pid, st.start})
 		o.mu.Lock()
-		p := o.byPID[pid]
-		if p == nil {
-			p = o.byID[o.ancestors[path[len(path)-1]]]
-		}
-		if p != nil {
-			o.rememberAncestors(path, p.id)
+		p, further := o.byPID[pid], true
+		if step >= freeAncestors {
+			_, further = o.far.Take(time.Now())
 		}
 		o.mu.Unlock()
 		switch {
@@ -99,42 +118,13 @@ func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
 		case st.state == 'X': // it is being reaped, and the kernel no longer tells its parent
 			return 0, false, true
 		case st.ppid == o.selfPID:
-			id := o.adopteeOwner(pid, sent)
-			o.mu.Lock()
-			o.rememberAncestors(path, id)
-			o.mu.Unlock()
-			return id, true, false
+			return o.adopteeOwner(pid, sent), true, false
+		case !further:
+			return 0, true, false
 		}
 		pid = st.ppid
 	}
 	return 0, true, false
-}
-
-// life names one process among all that have its pid one after the other.
-type life struct {
-	pid   int
-	start uint64
-}
-
-// A program can make a chain of thousands of processes and have the last ones send messages, while
-// the messages of others wait. So the processes on a long way up are remembered: they belong to
-// their program as long as they live. To make a new long way takes longer than to walk it.
-const (
-	longWay       = 8
-	mostAncestors = 8192
-)
-
-// rememberAncestors is called with the mutex held.
-func (o *Owner) rememberAncestors(path []life, id uint64) {
-	if len(path) < longWay || id == 0 {
-		return
-	}
-	if o.ancestors == nil || len(o.ancestors)+len(path) > mostAncestors {
-		o.ancestors = map[life]uint64{}
-	}
-	for _, l := range path {
-		o.ancestors[l] = id
-	}
 }
 
 // departedKept is how many reaped processes are remembered. A process may send a signal and end

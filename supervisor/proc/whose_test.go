@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // If agentinit cannot read /proc because it has no free descriptor, it must not treat a program's
@@ -57,25 +59,32 @@ func TestDeparturesAreRemembered(t *testing.T) {
 // before or after.
 func TestSenderHadThePidAtTheTime(t *testing.T) {
 	const gone = 1 << 29
-	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	self := os.Getpid()
-	o := &Owner{selfPID: -1, byPID: map[int]*process{self: {id: 5}}}
-	o.departed.slots[0] = departure{gone, 7, noon}
-	o.departed.slots[1] = departure{gone, 8, noon.Add(2 * time.Second)}
-	o.departed.next = 2
+	o := newOwner(t, Options{})
+	p := mustStart(t, o, sh("sleep 1000"))
+	defer func() { _ = o.Kill(p.ID) }()
+	q := mustStart(t, o, sh("sleep 1000"))
+	defer func() { _ = o.Kill(q.ID) }()
+	now := time.Now()
+	ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second).Round(0) }
+	o.mu.Lock()
+	o.departed = departures{next: 3, slots: [departedKept]departure{{gone, 71, ago(4)}, {gone, 72, ago(2)}, {q.PID, 0, ago(2)}}}
+	o.mu.Unlock()
 	for _, c := range []struct {
 		name string
 		pid  int
 		sent time.Time
 		want uint64
 	}{
-		{"before the end of the first", gone, noon.Add(-time.Second), 7},
-		{"before the end of the second", gone, noon.Add(time.Second), 8},
-		{"after the end of the second", gone, noon.Add(3 * time.Second), 0},
-		{"at a time that is not known", gone, time.Time{}, 8},
-		{"now, by a living process", self, time.Now(), 5},
-		{"before that process began", self, time.Unix(0, 0), 0},
-		{"by a living process, at a time that is not known", self, time.Time{}, 5},
+		{"before the end of the first", gone, ago(5), 71},
+		{"before the end of the second", gone, ago(3), 72},
+		{"after the end of the second", gone, ago(1), 0},
+		{"at a time that is not known", gone, time.Time{}, 72},
+		{"now, by a living process", p.PID, now, p.ID},
+		{"before that process began", p.PID, ago(5), 0},
+		{"before that process began, by one of an unknown program", q.PID, ago(5), 0},
+		{"by a living process, at a time that is not known", p.PID, time.Time{}, p.ID},
+		{"by a living process, before the clock was set forward", p.PID, ago(3600), p.ID},
+		{"by a living process, before the clock was set back", p.PID, ago(-3600), p.ID},
 	} {
 		if id, ok := o.Sender(c.pid, c.sent); id != c.want || ok != (c.want != 0) {
 			t.Errorf("sent %s: %d %v, want %d", c.name, id, ok, c.want)
@@ -83,31 +92,28 @@ func TestSenderHadThePidAtTheTime(t *testing.T) {
 	}
 }
 
-// The way from the last process of a long chain is walked once, also for other processes there.
-func TestALongWayIsRemembered(t *testing.T) {
-	st, err := readStat(os.Getppid())
-	if err != nil {
-		t.Fatal(err)
+// A long chain of processes must not take the time of the one goroutine that looks at senders.
+func TestFarAncestorsAreRationed(t *testing.T) {
+	o := newOwner(t, Options{})
+	p := startTester(t, o, sh(`deep() { read pid rest </proc/self/stat; echo $pid; if [ $1 -gt 0 ]; then (deep $(($1-1)); :); else sleep 1000; fi; }; deep 40`))
+	defer func() { _ = o.Kill(p.ID) }()
+	var chain []int
+	for range 41 {
+		chain = append(chain, p.number(t))
 	}
-	o := &Owner{selfPID: -1, byPID: map[int]*process{}, byID: map[uint64]*process{7: {id: 7}}}
-	short, long := make([]life, longWay-1), make([]life, longWay)
-	short[0], long[0] = life{st.pid, st.start}, life{st.pid, st.start}
-	o.rememberAncestors(short, 7)
-	if _, ok, _ := o.Whose(os.Getpid()); ok {
-		t.Error("a short way is remembered")
-	}
-	o.rememberAncestors(long, 7)
-	if id, ok, _ := o.Whose(os.Getpid()); id != 7 || !ok {
-		t.Errorf("a long way is not remembered: %d %v", id, ok)
-	}
-	delete(o.byID, 7)
-	if _, ok, _ := o.Whose(os.Getpid()); ok {
-		t.Error("an ancestor belongs to a program that has ended")
-	}
-	for i := range 2 * mostAncestors {
-		long[0].start = uint64(i + 1)
-		if o.rememberAncestors(long, 7); len(o.ancestors) > mostAncestors {
-			t.Fatalf("%d ancestors are remembered", len(o.ancestors))
+	near, far := chain[freeAncestors-1], chain[40]
+	for _, pid := range []int{near, far} {
+		if id, ok := o.Owns(pid); id != p.ID || !ok {
+			t.Errorf("pid %d belongs to %d %v, want %d", pid, id, ok, p.ID)
 		}
+	}
+	o.mu.Lock()
+	o.far = rate.Bucket{} // used up
+	o.mu.Unlock()
+	if id, ok := o.Owns(near); id != p.ID || !ok {
+		t.Errorf("a near one belongs to %d %v, want %d", id, ok, p.ID)
+	}
+	if id, ok := o.Owns(far); id != 0 || !ok {
+		t.Errorf("a far one belongs to %d %v, want an unknown program", id, ok)
 	}
 }
