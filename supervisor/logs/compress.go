@@ -137,8 +137,9 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 	return nil
 }
 
-// errHoles says that a program has made or changed a rotated file: agentinit only appends.
-var errHoles = errors.New("it has holes, so another process has changed it; remove it")
+// errHoles says that a program has made or changed a rotated file, because agentinit only appends. On
+// a file system that stores zeros as holes, a program may also have printed them.
+var errHoles = errors.New("it has holes: another process has changed it, or the file system stores zeros so; it stays uncompressed")
 
 // written returns the size of a file without holes. A program can make a file with holes of any
 // size that takes no space on the disk: to compress it takes days, and no other file has its turn.

@@ -100,14 +100,13 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	return f
 }
 
-// sweep forgets the sinks that no program uses, that have no work left, and that have no trouble to
-// report to a program that comes back. The caller holds mu, so nothing can give them new work.
+// sweep forgets the sinks that no program uses, that have no work left or planned, and that have no
+// trouble to report to a program that comes back. The caller holds mu, so nothing can give them new work.
 func (p *Plane) sweep() {
 	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
 		if f.refs != 0 || !f.queue.atRest() || f.failing || !f.archive.atRest() {
 			return false
 		}
-		f.archive.forget()
 		p.unused--
 		return true
 	})

@@ -3,8 +3,10 @@ package logs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -530,6 +532,9 @@ func TestAQuietProgramsOldFilesAreRemoved(t *testing.T) {
 		if n := left(); n != 3 {
 			t.Errorf("%d files at first", n)
 		}
+		if a.atRest() {
+			t.Error("the sink may be forgotten, and with it the next check")
+		}
 		time.Sleep(2*time.Hour + time.Second)
 		if n := left(); n != 2 {
 			t.Errorf("%d files after two hours", n)
@@ -547,10 +552,45 @@ func TestAQuietProgramsOldFilesAreRemoved(t *testing.T) {
 		if n := left(); n != 0 {
 			t.Errorf("%d files at the end", n)
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.aging != nil && a.aging.Stop() {
+		if !a.atRest() {
 			t.Error("a timer runs although no file is left")
+		}
+	})
+}
+
+func TestAFailedCheckOfTheAgesIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "logs")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		name := "web.log." + time.Now().UTC().Format(archiveLayout)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		reports := 0
+		a := &archive{path: filepath.Join(dir, "web.log"), report: func(error) { reports++ }, listings: new(listings)}
+		a.tidy(&Options{Backups: -1, MaxAge: 2 * time.Hour}, 0)
+		synctest.Wait()
+		// Meanwhile the directory is something else.
+		if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5*time.Hour + time.Minute)
+		synctest.Wait()
+		if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+			t.Fatal(err)
+		}
+		if reports != 1 {
+			t.Errorf("the trouble was reported %d times", reports)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the old file: %v", err)
 		}
 	})
 }

@@ -113,39 +113,33 @@ func (a *archive) last() string {
 func (a *archive) tidy(o *Options, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.begin(o, size)
+}
+
+// begin is tidy for a caller that holds mu.
+func (a *archive) begin(o *Options, size int64) {
 	a.options, a.size, a.again = o, size, true
 	select {
 	case a.more <- struct{}{}:
 	default:
 	}
-	a.stopAging()
+	if a.aging != nil {
+		a.aging.Stop()
+		a.aging = nil
+	}
 	if !a.running {
 		a.running, a.idle = true, make(chan struct{})
 		go a.run()
 	}
 }
 
-// stopAging ends the wait for the next check of the ages. The caller holds mu.
-func (a *archive) stopAging() {
-	if a.aging != nil {
-		a.aging.Stop()
-		a.aging = nil
-	}
-}
-
-// forget is for an archive whose sink is forgotten.
-func (a *archive) forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.stopAging()
-}
-
 // ageAgain checks the ages again, with the options of the latest tidying.
 func (a *archive) ageAgain() {
 	a.mu.Lock()
-	options, size := a.options, a.size
-	a.mu.Unlock()
-	a.tidy(options, size)
+	defer a.mu.Unlock()
+	if a.aging != nil { // else a tidying has begun meanwhile
+		a.begin(a.options, a.size)
+	}
 }
 
 func (a *archive) run() {
@@ -174,14 +168,17 @@ func (a *archive) run() {
 			a.report(fmt.Errorf("cannot tidy the rotated files of %s: %w", a.path, err))
 		}
 		a.failing = err != nil
+		if a.failing && options.MaxAge > 0 {
+			old = time.Now() // what is left is not known, so it is tried again
+		}
 	}
 }
 
-// atRest tells whether no tidying is under way.
+// atRest tells whether no tidying is under way or planned.
 func (a *archive) atRest() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !a.running
+	return !a.running && a.aging == nil
 }
 
 // wait returns when no tidying is under way, or when ctx ends.
