@@ -46,7 +46,7 @@ records that.`,
 			}
 			defer resp.Body.Close()
 			if args[0] == "-" {
-				return failed(c.copyBackup(c.stdout, resp.Body))
+				return failed(c.copyBackup(c.stdout, resp.Body, secrets))
 			}
 			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.IgnoreUmask())
 			if err != nil {
@@ -56,7 +56,7 @@ records that.`,
 				}
 				return &exitError{exitFailure, fmt.Errorf("cannot write %s: %w", args[0], err)}
 			}
-			err = c.copyBackup(f, resp.Body)
+			err = c.copyBackup(f, resp.Body, secrets)
 			if err == nil {
 				err = f.CloseAtomicallyReplace()
 			}
@@ -72,23 +72,32 @@ records that.`,
 	return cmd
 }
 
-// copyBackup copies an archive, and says so if it holds no state. If the box had to cut the archive
+// copyBackup copies an archive, and says so if it holds no files. If the box had to cut the archive
 // short, the connection ends with an error.
-func (c *cli) copyBackup(w io.Writer, r io.Reader) error {
+func (c *cli) copyBackup(w io.Writer, r io.Reader, secrets bool) error {
 	r = io.TeeReader(r, w)
 	files := 0
-	for archive := tar.NewReader(r); ; files++ {
-		if _, err := archive.Next(); errors.Is(err, io.EOF) {
+	for archive := tar.NewReader(r); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
 			break
-		} else if err != nil {
+		}
+		if err != nil {
 			return fmt.Errorf("the backup is not whole: %w", err)
+		}
+		if header.Typeflag == tar.TypeReg { // a part without files still has its directory
+			files++
 		}
 	}
 	if _, err := io.Copy(io.Discard, r); err != nil { // what follows the end of the archive
 		return fmt.Errorf("the backup is not whole: %w", err)
 	}
 	if files <= 1 { // the list of the parts
-		fmt.Fprintln(c.stderr, "agentctl: the backup is empty: this box keeps no state of its own; it does not hold the files of programs")
+		hint := "; keys and identities need --include-secrets"
+		if secrets {
+			hint = ""
+		}
+		line(c.stderr, "agentctl: the backup holds no files%s", hint)
 	}
 	return nil
 }

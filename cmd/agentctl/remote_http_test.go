@@ -35,6 +35,7 @@ func TestTheBoxOfTheURL(t *testing.T) {
 			defer archive.Close()
 			archive.WriteHeader(&tar.Header{Name: "backup.json", Size: 2, Mode: 0o600})
 			io.WriteString(archive, "{}")
+			archive.WriteHeader(&tar.Header{Name: "tasks/", Typeflag: tar.TypeDir, Mode: 0o700})
 			return
 		}
 		io.WriteString(w, "{}")
@@ -57,7 +58,8 @@ func TestTheBoxOfTheURL(t *testing.T) {
 	}{
 		{[]string{"bead", "export"}, exitOK, "GET /v1/beads/export", ""},
 		{[]string{"pod", "get", "/a"}, exitOK, "GET /pods/a", ""},
-		{[]string{"backup", "-"}, exitOK, "GET /v1/backup", "the backup is empty"},
+		{[]string{"backup", "-"}, exitOK, "GET /v1/backup", "the backup holds no files; keys and identities need --include-secrets\n"},
+		{[]string{"backup", "--include-secrets", "-"}, exitOK, "GET /v1/backup", "the backup holds no files\n"},
 		{[]string{"restore", large}, exitOK, "POST /v1/restore", ""},
 		{[]string{"mem", "get", "k"}, exitOK, "GET /v1/memory/default/k", ""},
 		{[]string{"shutdown"}, exitUsage, "", "agentctl shutdown does not work with --url"},
