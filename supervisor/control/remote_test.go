@@ -94,26 +94,35 @@ func TestRemoteByRole(t *testing.T) {
 // declared as JSON is read.
 func TestRemoteReadsOnlyJSON(t *testing.T) {
 	const form = "application/x-www-form-urlencoded"
+	const chunked = "chunked:" // the length of the body is not declared
 	for _, c := range []struct {
 		path, contentType, body string
 		want                    int
 	}{
+		{"/v1/box/apply", "text/plain", "", 200},
+		{"/v1/box/apply", "", chunked + "{}", 415},
+		{"/v1/box/apply", form, chunked, 415},
+		{"/v1/box/apply", "application/json", chunked + `{"dry_run":true}`, 200},
 		{"/v1/box/apply", "application/json", `{"dry_run":true}`, 200},
 		{"/v1/box/apply", "application/json; charset=utf-8", `{"dry_run":true}`, 200},
 		{"/v1/box/apply", "", "", 200},
 		{"/v1/box/apply", "", `{"dry_run":true}`, 415},
 		{"/v1/box/apply", "text/plain", `{"dry_run":true}`, 415},
-		{"/v1/box/apply", form, "", 415},
+		{"/v1/box/apply", form, "", 200},
 		{"/v1/box/apply", "not a type", `{}`, 415},
 		{"/v1/programs/web/signal", "application/json", `{"signal":"HUP"}`, 200},
 		{"/v1/programs/web/signal", "text/plain;a=application/json", `{"signal":"HUP"}`, 415},
-		{"/v1/programs/web/stop", "multipart/form-data; boundary=x", "", 415},
+		{"/v1/programs/web/stop", "multipart/form-data; boundary=x", "a", 415},
 		{"/v1/programs/web/restart", "", "", 200},
 	} {
 		b := controltest.New(controltest.Program("web"))
 		srv := remoteServer(t, b)
-		req, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+c.path, strings.NewReader(c.body))
+		text, unknownLength := strings.CutPrefix(c.body, chunked)
+		req, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+c.path, strings.NewReader(text))
 		must(t, err)
+		if unknownLength {
+			req.ContentLength, req.TransferEncoding = -1, []string{"chunked"}
+		}
 		req.Header.Set("X-Role", "operator")
 		if c.contentType != "" {
 			req.Header.Set("Content-Type", c.contentType)
