@@ -293,11 +293,10 @@ func newShutdown(c *cli) *cobra.Command {
 	return cmd
 }
 
-// terminated tells whether SIGTERM has ended ctx, and not Ctrl-C. signal.NotifyContext gives a cause that
-// names the signal and has no type.
+// terminated tells whether SIGTERM has ended ctx, and not Ctrl-C.
 func terminated(ctx context.Context) bool {
-	cause := context.Cause(ctx)
-	return cause != nil && strings.HasPrefix(cause.Error(), syscall.SIGTERM.String())
+	var by *signalled
+	return errors.As(context.Cause(ctx), &by) && by.signal == syscall.SIGTERM
 }
 
 func newMetrics(c *cli) *cobra.Command {

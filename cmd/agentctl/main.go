@@ -22,10 +22,36 @@ import (
 func main() { os.Exit(start("/proc")) }
 
 func start(proc string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	c := &cli{proc: proc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
 	return c.run(ctx, os.Args[1:], os.Stdout)
+}
+
+// signalled is the cause of a context that a signal has ended. The cause that signal.NotifyContext
+// gives names the signal only in its text.
+type signalled struct{ signal os.Signal }
+
+func (s *signalled) Error() string { return s.signal.String() + " signal received" }
+
+func (*signalled) Unwrap() error { return context.Canceled }
+
+// untilSignal is a context that Ctrl-C or SIGTERM ends. stop releases the signals.
+func untilSignal(parent context.Context) (ctx context.Context, stop context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(&signalled{s})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		signal.Stop(signals)
+	}
 }
 
 // Exit statuses. Commands that supervisorctl has use supervisorctl's numbers.
