@@ -317,6 +317,7 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"W125", "[programs.a]\ncommand='a --home %(ENV_HOME)s'", "[programs.a]\ncommand=['a', '--access-logformat', '%(h)s %(message)s']", []string{`"%(ENV_HOME)s"`, "${HOME}"}},
 		{"W125", "[programs.a]\ncommand=['a']\nenvironment={N='%(process_num)02d'}", "[programs.a]\ncommand=['a']\nenvironment={N='${INSTANCE}'}", []string{"programs.a.environment", "${INSTANCE}"}},
 		{"W125", "[programs.a]\ncommand='%(here)s/a'", "[programs.a]\ncommand='/here/a'", []string{"itself"}},
+		{"W125", "[programs.a]\ncommand='a -n %(numprocs)d'", "[programs.a]\ncommand='a -n 3'", []string{"the number of instances"}},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			facts := plan.Facts{
@@ -364,6 +365,16 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 				}
 			}
 		})
+	}
+}
+
+// Of several texts of supervisord in one table, the finding always names the first by its key.
+func TestSupervisordTextIsTheFirst(t *testing.T) {
+	for range 20 {
+		_, findings := resolve(t, "[programs.a]\ncommand = ['a']\nenvironment = {A = 'x', B = '%(here)s', C = '%(numprocs)d', D = '%(program_name)s'}", plan.Facts{})
+		if len(findings) != 1 || findings[0].Value != "%(here)s" {
+			t.Fatalf("%v", findings)
+		}
 	}
 }
 

@@ -256,7 +256,8 @@ func topKey(path string) string {
 	return path
 }
 
-// anyText reports whether is holds for a text in v, at any depth.
+// anyText reports whether is holds for a text in v, at any depth. It tries the texts of a table in the
+// order of their keys and stops at the first.
 func anyText(v any, is func(string) bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -264,8 +265,8 @@ func anyText(v any, is func(string) bool) bool {
 	case []any:
 		return slices.ContainsFunc(v, func(e any) bool { return anyText(e, is) })
 	case map[string]any:
-		for _, e := range v {
-			if anyText(e, is) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if anyText(v[key], is) {
 				return true
 			}
 		}
@@ -298,6 +299,8 @@ func (r *resolver) supervisordTexts(s *source) {
 			hint = "write ${" + found[1] + "}"
 		case strings.HasPrefix(found[0], "%(process_num)"):
 			hint = "write ${INSTANCE}"
+		case strings.HasPrefix(found[0], "%(numprocs)"):
+			hint = "write the number of instances itself"
 		}
 		r.report("W125", schema.Finding{
 			Value: found[0], Message: schema.Path("programs", s.name, key) + " holds " + schema.Quote(found[0]) + ", which only supervisord replaces", Hint: hint,
