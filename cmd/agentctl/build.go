@@ -60,7 +60,7 @@ func (c *cli) validateFor(name, system string) (rules.Result, error) {
 	}
 	text, err := c.readManifest(name)
 	if err != nil {
-		return rules.Result{Findings: []schema.Finding{schema.Unreadable(name, err)}}, nil
+		return rules.Result{Findings: c.unreadable(name, err)}, nil
 	}
 	result := rules.Validate(name, text, rules.Facts{Arch: arch}, plan.Facts{Version: version, System: system})
 	result.Findings = slices.DeleteFunc(result.Findings, func(f schema.Finding) bool { return slices.Contains(ofThisMachine, f.Code) })

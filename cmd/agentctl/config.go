@@ -89,7 +89,7 @@ func (c *cli) manifestArg(args []string) string {
 	if config, _ := c.lookupEnv("AGENTBOX_CONFIG"); config != "" {
 		return config
 	}
-	for _, name := range []string{defaultManifest, "/etc/" + defaultManifest} {
+	for _, name := range []string{defaultManifest, c.ofBox()} {
 		if _, err := os.Stat(name); err == nil {
 			return name
 		}
@@ -97,11 +97,24 @@ func (c *cli) manifestArg(args []string) string {
 	return defaultManifest
 }
 
+// ofBox is the manifest that agentinit reads by default.
+func (c *cli) ofBox() string { return filepath.Join(c.etc, defaultManifest) }
+
+// unreadable is the finding for a manifest that cannot be read. If there is none in the usual places,
+// it lists them.
+func (c *cli) unreadable(name string, err error) []schema.Finding {
+	f := schema.Unreadable(name, err)
+	if name == defaultManifest && errors.Is(err, fs.ErrNotExist) {
+		f.Hint = "without FILE, agentctl takes $AGENTBOX_CONFIG, " + defaultManifest + " or " + c.ofBox()
+	}
+	return []schema.Finding{f}
+}
+
 // validate runs all checks on a file with the facts of this machine.
 func (c *cli) validate(name string) rules.Result {
 	text, err := c.readManifest(name)
 	if err != nil {
-		return rules.Result{Findings: []schema.Finding{schema.Unreadable(name, err)}}
+		return rules.Result{Findings: c.unreadable(name, err)}
 	}
 	return rules.Validate(name, text, c.ruleFacts(), c.planFacts())
 }
@@ -324,14 +337,17 @@ func newConfigFmt(c *cli) *cobra.Command {
 		Use:   "fmt [FILE]",
 		Short: "Write a manifest in its canonical layout, comments kept",
 		Long: `Rewrite FILE in place; - formats standard input to standard output. Keys,
-values, comments and their order stay as they are.
-` + fileHelp + `
+values, comments and their order stay as they are. FILE is by default
+agentbox.toml in the working directory.
 
 Exit status: 0, or 1 when the file cannot be formatted or, with --check, is not
 in its canonical layout.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			name := c.manifestArg(args)
+			name := defaultManifest // and no other place: fmt writes, and not to a file that nobody named
+			if len(args) > 0 {
+				name = args[0]
+			}
 			text, err := c.readManifest(name)
 			if err != nil {
 				printFindings(c.stderr, []schema.Finding{schema.Unreadable(name, err)})

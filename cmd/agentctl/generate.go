@@ -221,7 +221,7 @@ func (c *cli) generate(g generator, o *generateOptions, command, name string) ([
 func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	text, err := c.readManifest(name)
 	if err != nil {
-		return nil, nil, c.refuse([]schema.Finding{schema.Unreadable(name, err)})
+		return nil, nil, c.refuse(c.unreadable(name, err))
 	}
 	m, doc, findings := schema.Load(name, text)
 	if rules.Errors(findings) {

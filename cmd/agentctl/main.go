@@ -19,12 +19,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-func main() { os.Exit(start("/proc")) }
+func main() { os.Exit(start("/proc", "/etc")) }
 
-func start(proc string) int {
+func start(proc, etc string) int {
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	c := &cli{proc: proc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
+	c := &cli{proc: proc, etc: etc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
 	return c.run(ctx, os.Args[1:], os.Stdout)
 }
 
@@ -81,7 +81,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // cli is what every command needs from outside.
 type cli struct {
-	proc           string // the path of /proc
+	proc, etc      string // the paths of /proc and /etc
 	tty            string // the terminal of top; empty means /dev/tty
 	lookupEnv      func(string) (string, bool)
 	stdin          io.Reader

@@ -61,7 +61,7 @@ var graphs = map[string]func(picture.Graph) string{"dot": picture.Graph.DOT, "me
 func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) string) error {
 	text, err := c.readManifest(name)
 	if err != nil {
-		return c.refuse([]schema.Finding{schema.Unreadable(name, err)})
+		return c.refuse(c.unreadable(name, err))
 	}
 	m, doc, findings := schema.Load(name, text)
 	if doc == nil {

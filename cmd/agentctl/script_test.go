@@ -26,8 +26,9 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		// Without /proc: the tests may run in a box, where only PID 1's sockets are accepted.
-		"agentctl": func() { os.Exit(start("none")) },
+		// Without /proc: the tests may run in a box, where only PID 1's sockets are accepted. In place
+		// of /etc, the directory of that name in the script's.
+		"agentctl": func() { os.Exit(start("none", "etc")) },
 	})
 }
 
