@@ -374,9 +374,11 @@ func (b *builder) environment(features []catalog.Feature) error {
 	return nil
 }
 
-// ofTheContainer are variables that the image, the engine or a login sets. Those of the operator
-// describe the operator's machine, so they are not passed on.
-var ofTheContainer = []string{"PATH", "HOME", "HOSTNAME", "USER", "LOGNAME", "SHELL", "PWD", "TERM", "TMPDIR"}
+// ofTheContainer are variables that a container has of its own, from the image, the engine or the
+// terminal. Those of the operator describe another machine, so they are not passed on. USER, LOGNAME,
+// SHELL and TMPDIR are passed on: nobody logs in to a container, so a manifest that asks for them can
+// only get the operator's.
+var ofTheContainer = []string{"PATH", "HOME", "HOSTNAME", "PWD", "TERM"}
 
 // operator collects the variables from the operator's environment: the fixed list with its
 // fallbacks, the variables of features, of every enabled provider and of agentinit's own

@@ -369,7 +369,7 @@ token_env = "BEADS_PASS"
 [programs.web]
 command = ["web", "${DATABASE:?}", "${HOME}", "${PORT}"]
 environment = { PORT = "8${SUFFIX:-0}", SAME = "${SAME:?set it}", PATH = "/opt/bin:${PATH}" }
-pass_environment = ["LC_*", "PATH", "WEB_TOKEN"]
+pass_environment = ["LC_*", "PATH", "TERM", "USER", "WEB_TOKEN"]
 [supervisor.log.forward.loki]
 type = "loki"
 url = "https://loki.example.org"
@@ -383,13 +383,13 @@ env = "ONCALL"
 		"ZAI_API_KEY": "${ZAI_API_KEY:-}", "OPENAI_API_KEY": "${OPENAI_API_KEY:-}", "OPENAI_BASE_URL": "${OPENAI_BASE_URL:-http://host.docker.internal:11434/v1}",
 		"MANAGEMENT_API_KEY": "${MANAGEMENT_API_KEY:-}", "OLLAMA_MODEL": "${OLLAMA_MODEL:-qwen2.5:32b-instruct}",
 		"ZAI_URL": nil, "BEADS_PASS": nil, "DATABASE": nil, "SUFFIX": nil,
-		"SAME": nil, "WEB_TOKEN": nil, "LOKI": nil, "ONCALL": nil,
+		"SAME": nil, "USER": nil, "WEB_TOKEN": nil, "LOKI": nil, "ONCALL": nil,
 	} {
 		if got, ok := env[name]; !ok || got != want {
 			t.Errorf("%s: %v (%v), want %v", name, got, ok, want)
 		}
 	}
-	for _, name := range []string{"OFF_KEY", "not a name", "HOME", "PORT", "INSTANCE", "PATH", "LC_*"} {
+	for _, name := range []string{"OFF_KEY", "not a name", "HOME", "PORT", "INSTANCE", "PATH", "TERM", "LC_*"} {
 		if _, ok := env[name]; ok {
 			t.Errorf("%s is passed on", name)
 		}
