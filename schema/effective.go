@@ -210,7 +210,8 @@ const (
 	// A token can be the whole user information of a web address.
 	webToken = `(?i)(https?://)[^/@\s:]+@`
 	// named matches secrets inside a text: keywords of libpq, parameters of a query.
-	named  = `(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`
+	// They may be the end of a longer name: DB_PASSWORD=.
+	named  = `(?i)((?:password|passwd|pwd|secret|token|api_?key)=)[^\s&;"']+`
 	bearer = `(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`
 )
 
@@ -227,7 +228,7 @@ const maxVariableName = 100
 func ShownVariable(s string) bool { return len(s) <= maxVariableName && VariableName(s) }
 
 // namesVariable are the keys whose value is the name of a variable.
-var namesVariable = map[string]bool{"env_var": true, "optional_env_vars": true, "token_env": true, "key_env": true}
+var namesVariable = map[string]bool{"env_var": true, "optional_env_vars": true, "token_env": true, "key_env": true, "env": true}
 
 // safe redacts secrets: the whole value of a secret key or of a variable with a secret name, and
 // passwords inside texts. A text that only refers to a variable (${X}) is not a secret.
@@ -243,7 +244,7 @@ func safe(path []string, s *shape, v any) any {
 	}
 	switch v := v.(type) {
 	case string:
-		if v != "" && namesVariable[name] && !ShownVariable(v) {
+		if v != "" && namesVariable[name] && !inEnvironment && !ShownVariable(v) {
 			return Redacted
 		}
 		return redactText(v)

@@ -50,8 +50,9 @@ type shape struct {
 	names    *names // the allowed free keys; nil: any name
 	optional bool   // absence of the table has a meaning, so no defaults inside it
 	ours     bool   // the older manifest does not have this section
-	secret   bool
-	octal    bool // an integer must be written with 0o
+	secret   bool   // also not shown as a value in force
+	private  bool   // the text may hold a secret anywhere, such as a command line: no message repeats it
+	octal    bool   // an integer must be written with 0o
 }
 
 // key is one named entry of a table.
@@ -138,8 +139,8 @@ func mode(doc string) *shape {
 
 // command is an argument vector or one string.
 func command(doc string) *shape {
-	s := &shape{kinds: kString | kArray, doc: doc, items: text(""), minItem: 1, minLen: 1}
-	return s.formOf(decodes[Command])
+	s := &shape{kinds: kString | kArray, doc: doc, items: text("").untold(), minItem: 1, minLen: 1}
+	return s.untold().formOf(decodes[Command])
 }
 
 func hook(doc string) *shape {
@@ -148,9 +149,9 @@ func hook(doc string) *shape {
 		field("timeout", duration("It is killed, with its children, after this.").def(program.DefaultHookTimeout)),
 	)
 	s.kinds |= kString | kArray
-	s.items, s.minItem, s.minLen = text(""), 1, 1
+	s.items, s.minItem, s.minLen = text("").untold(), 1, 1
 	s.optional = true
-	return s.formOf(decodes[Hook])
+	return s.untold().formOf(decodes[Hook])
 }
 
 // decoder is a type that decodes its own form in the manifest.
@@ -207,6 +208,7 @@ func (s *shape) overrides(env string) *shape         { s.env = env; return s }
 func (s *shape) absent() *shape                      { s.optional = true; return s }
 func (s *shape) own() *shape                         { s.ours = true; return s }
 func (s *shape) hidden() *shape                      { s.secret = true; return s }
+func (s *shape) untold() *shape                      { s.private = true; return s }
 func (s *shape) formOf(check func(any) error) *shape { s.form = check; return s }
 func (s *shape) match(pattern, expect string) *shape {
 	s.pattern, s.expect = pattern, expect

@@ -83,7 +83,8 @@ func (v *validator) check(s *shape, value any, m *mark) {
 	}
 }
 
-// notThis ends a message with the value, unless the value is long, secret, or in the message.
+// notThis ends a message with the value. It says nothing if the value is an array or a table, must not
+// be shown, or is in the message already.
 func (v *validator) notThis(s *shape, value any, err error) string {
 	if kindOf(value)&(kArray|kTable) != 0 || secretive(s, value) || strings.Contains(err.Error(), Describe(value)) {
 		return ""
@@ -93,11 +94,12 @@ func (v *validator) notThis(s *shape, value any, err error) string {
 
 func (v *validator) here() string { return Path(v.path...) }
 
-// secretive reports whether messages must not show a value: that of a key for secrets, or an address
-// with a password.
+// secretive reports whether messages must not show a value: that of a key for secrets, a text that may
+// hold one anywhere, or one that looks like one. A text in place of a table can be all of that, such as
+// a whole environment.
 func secretive(s *shape, value any) bool {
 	text, ok := value.(string)
-	return s.secret || ok && HoldsSecret(text)
+	return s.secret || s.private || ok && (s.kinds&kTable != 0 || HoldsSecret(text))
 }
 
 // found is the offending value for a message.

@@ -166,13 +166,9 @@ func oneWordCommands(p programTable) (out []schema.Finding) {
 		if err != nil || len(parts) < 2 {
 			return
 		}
-		quoted := make([]string, len(parts))
-		for i, part := range parts {
-			quoted[i] = schema.Quote(part)
-		}
-		f := p.finding("is one word with a blank, and all of it is taken for the name of the program",
-			"write ["+strings.Join(quoted, ", ")+"], or "+schema.Quote(word)+" without brackets", keys...)
-		out = append(out, valued(f, word))
+		// The command line may hold a password and is not repeated.
+		out = append(out, p.finding("is one word with a blank, and all of it is taken for the name of the program",
+			`write each word in quotes of its own, such as ["sleep", "10"], or drop the brackets`, keys...))
 	}
 	for _, keys := range commandKeys {
 		check(keys...)

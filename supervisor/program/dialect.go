@@ -114,7 +114,8 @@ func checkURL(target string) error {
 		}
 		return nil
 	}
-	if with := "http://" + target; !strings.Contains(target, "://") {
+	// A password or a query is not repeated.
+	if with := "http://" + target; !strings.Contains(target, "://") && !strings.ContainsAny(target, "@?#") {
 		if u, err := url.Parse(with); err == nil && u.Hostname() != "" {
 			return errors.New("a URL that begins with http:// or https://, such as " + strconv.Quote(with))
 		}
