@@ -42,6 +42,7 @@ var Codes = []Code{
 	{"W123", schema.Warning, "shell syntax in a command", "A command holds a shell operator as a word of its own. No shell runs it; write [\"sh\", \"-c\", \"…\"] if one is wanted."},
 	{"W124", schema.Warning, "a failure that the seal does not wait for", "A required program that cannot run ends the box with status 67 when it is FATAL before the seal. The finding names one that is FATAL only after [bootstrap].seal_timeout, or never, so that the box stays unsealed instead. Without seal_timeout in the manifest the time for the seal is made long enough."},
 	{"W125", schema.Warning, "a text of supervisord", "A text of a program holds %(NAME)s, which only supervisord replaces. Write ${X} for %(ENV_X)s, ${INSTANCE} for %(process_num)d, and the name, path or number itself for the others, such as %(program_name)s, %(here)s and %(numprocs)d."},
+	{"W126", schema.Warning, "a collector of no program", "programs of a log collector ([supervisor.log.forward.NAME]) names a program that the manifest does not have, or has a glob that matches none. Lines of such a program never come."},
 }
 
 func severityOf(code string) schema.Severity {

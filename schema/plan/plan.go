@@ -197,6 +197,7 @@ func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []sc
 		r.plan.Features = append(r.plan.Features, f.Name)
 	}
 	r.programs()
+	r.collectors()
 	r.artifacts()
 	r.plan.Asked = slices.Sorted(maps.Keys(r.asked))
 	r.missingVariables()

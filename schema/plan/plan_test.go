@@ -317,6 +317,9 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"W125", "[programs.a]\ncommand='a --home %(ENV_HOME)s'", "[programs.a]\ncommand=['a', '--access-logformat', '%(h)s %(message)s']", []string{`"%(ENV_HOME)s"`, "${HOME}"}},
 		{"W125", "[programs.a]\ncommand=['a']\nenvironment={N='%(process_num)02d'}", "[programs.a]\ncommand=['a']\nenvironment={N='${INSTANCE}'}", []string{"programs.a.environment", "${INSTANCE}"}},
 		{"W125", "[programs.a]\ncommand='%(here)s/a'", "[programs.a]\ncommand='/here/a'", []string{"itself"}},
+		{"W126", "[programs.web]\ncommand=['a']\n[supervisor.log.forward.l]\ntype='loki'\nurl='http://l'\nprograms=['web', 'wev', 'z*']",
+			"[programs.web]\ncommand=['a']\ninstances=2\n[programs.off]\ncommand=['a']\nenabled=false\n[supervisor.log.forward.l]\ntype='loki'\nurl='http://l'\nprograms=['web', 'web:1', 'w*', 'off', 'main', 'xvnc']",
+			[]string{`the collector l names "wev"`, "did you mean web?", `"z*"`}},
 		{"W125", "[programs.a]\ncommand='a -n %(numprocs)d'", "[programs.a]\ncommand='a -n 3'", []string{"the number of instances"}},
 	} {
 		t.Run(c.code, func(t *testing.T) {

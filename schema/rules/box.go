@@ -388,7 +388,8 @@ func forwardURLs(d *schema.Document, _ Facts) (out []schema.Finding) {
 		f := forwards[name]
 		scheme, _, _ := strings.Cut(f.URL, "://")
 		if web := scheme == "http" || scheme == "https"; web == (f.Type == "syslog") {
-			out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "url"}, schema.Quote(f.URL)+" is no address for "+f.Type,
+			// The rest of the address may hold a password or a token.
+			out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "url"}, schema.Quote(scheme+"://")+" is no address for "+f.Type,
 				"syslog goes to unix://, udp://, tcp:// or tls://, the others to http:// or https://"))
 		}
 	}
