@@ -41,7 +41,9 @@ func newRun(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "run NAME...", short: "Run schedules and oneshots now", done: "ran", already: "already running", named: true,
 		long: `Start a run now, of a schedule too, and wait until each program has completed,
-is RUNNING, or has failed. A schedule keeps its times; one that is paused stays so.`,
+is RUNNING, or has failed. A schedule keeps its times; one that is paused stays so.
+Where a run is under way, run starts no second one: it waits for that run and says
+"already running".`,
 		ask: (*api.Client).Run,
 	})
 	return cmd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -47,7 +48,16 @@ program wrote them. With --json every line has a cursor; --after goes on there.`
 				return err
 			}
 			client := c.client()
-			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(q.Names, o.times, o.raw)))
+			printed := false
+			show := c.logPrinter(q.Names, o.times, o.raw)
+			err = client.Logs(cmd.Context(), q, func(l api.LogLine) error {
+				printed = true
+				return show(l)
+			})
+			if err == nil && q.Previous && !printed {
+				c.explainNoPrevious(cmd.Context(), client, q.Names)
+			}
+			return quietEnd(cmd.Context(), err)
 		},
 	}
 	f := cmd.Flags()
@@ -69,6 +79,20 @@ program wrote them. With --json every line has a cursor; --after goes on there.`
 		}
 	})
 	return cmd
+}
+
+// explainNoPrevious says that --previous shows nothing because no run has ended. A run that has ended
+// may also have printed nothing.
+func (c *cli) explainNoPrevious(ctx context.Context, client *api.Client, names []string) {
+	status, err := client.Status(ctx, names...)
+	if err != nil || slices.ContainsFunc(status.Programs, func(p api.Program) bool { return p.Run > 1 || p.Run == 1 && p.PID == 0 }) {
+		return
+	}
+	of := "any program"
+	if len(status.Programs) == 1 {
+		of = printable(status.Programs[0].Name)
+	}
+	line(c.stderr, "agentctl: no run of %s has ended", of)
 }
 
 // logFlags are the flags of logs as the user wrote them.
