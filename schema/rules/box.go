@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -49,6 +50,9 @@ func boxRules() []Rule {
 		{Code: "E160", Severity: schema.Error, Check: forwardURLs,
 			Doc:    "The url of a table of supervisor.log.forward does not go with its type.",
 			Remedy: "syslog is sent to unix://, udp://, tcp:// or tls://, the others to http:// or https://."},
+		{Code: "E161", Severity: schema.Error, Check: forwardGlobs,
+			Doc:    "A pattern in programs of a table of supervisor.log.forward has a bracket that is not closed, or ends in a backslash.",
+			Remedy: "Write names of programs, or patterns with *, ? and [a-z]."},
 		{Code: "E110", Severity: schema.Error, Check: drainEatsBudget,
 			Doc:    "supervisor.drain takes all the time that supervisor.stop_grace leaves for a stop. Two seconds of stop_grace, or a fifth of it if it is shorter than ten seconds, are reserved for KILL.",
 			Remedy: "Make drain shorter or stop_grace longer."},
@@ -391,6 +395,19 @@ func forwardURLs(d *schema.Document, _ Facts) (out []schema.Finding) {
 			// The rest of the address may hold a password or a token.
 			out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "url"}, schema.Quote(scheme+"://")+" is no address for "+f.Type,
 				"syslog goes to unix://, udp://, tcp:// or tls://, the others to http:// or https://"))
+		}
+	}
+	return out
+}
+
+func forwardGlobs(d *schema.Document, _ Facts) (out []schema.Finding) {
+	forwards := d.Manifest().Supervisor.Log.Forward
+	for _, name := range slices.Sorted(maps.Keys(forwards)) {
+		for _, glob := range forwards[name].Programs {
+			if _, err := path.Match(glob, ""); err != nil {
+				out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "programs"}, schema.Quote(glob)+" is no pattern of names",
+					"close its bracket with ], or write the name of a program"))
+			}
 		}
 	}
 	return out

@@ -248,6 +248,8 @@ var cases = []testCase{
 	{code: "W170", want: 0, text: "[templates.a]\ncommand = 'x'"},
 	{code: "E160", want: 1, text: "[supervisor.log.forward.a]\ntype = 'syslog'\nurl = 'http://x'", says: "supervisor.log.forward.a.url"},
 	{code: "E160", want: 1, text: "[supervisor.log.forward.a]\ntype = 'loki'\nurl = 'tcp://x:1'"},
+	{code: "E161", want: 1, text: "[supervisor.log.forward.a]\ntype = 'otlp'\nurl = 'https://x'\nprograms = ['web', 'w[eb']", says: "w[eb"},
+	{code: "E161", want: 0, text: "[supervisor.log.forward.a]\ntype = 'otlp'\nurl = 'https://x'\nprograms = ['web', 'w[eb]*']"},
 	{code: "E160", want: 0, text: "[supervisor.log.forward.a]\ntype = 'otlp'\nurl = 'https://x'\n[supervisor.log.forward.b]\ntype = 'syslog'\nurl = 'unix:///dev/log'"},
 	{code: "E109", want: 0, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x', stderr_path = '/x'}"},
 	{code: "E109", want: 0, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x/${INSTANCE}'}"},
