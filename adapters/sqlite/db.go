@@ -59,6 +59,9 @@ type DB struct {
 	write pool // one connection
 	read  pool
 	max   int // Options.MaxValue
+	// copying is the opening of the pool of every Backup.
+	copying chan struct{}
+	look    func(path string) (fs.FileInfo, error) // os.Lstat, except in tests
 }
 
 // Open opens or creates the file and updates its schema. All errors are *adapters.Error with the
@@ -67,7 +70,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o750); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
-	db := &DB{path: o.Path, max: cmp.Or(o.MaxValue, 8<<20)}
+	db := &DB{path: o.Path, max: cmp.Or(o.MaxValue, 8<<20), copying: make(chan struct{}, 1), look: os.Lstat}
 	if err := create(o.Path); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the file")
 	}
@@ -76,10 +79,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Relaxed {
 		more = append(more, "synchronous=NORMAL")
 	}
-	if db.write, err = openPool(o.Path, "?_txlock=immediate", more...); err != nil {
+	if db.write, err = openPool(o.Path, 1, "?_txlock=immediate", more...); err != nil {
 		return nil, Error(err)
 	}
-	db.write.SetMaxOpenConns(1)
 	if err := db.prepare(ctx, o); err != nil {
 		db.write.Close()
 		return nil, Error(err)
@@ -88,12 +90,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		db.write.Close()
 		return nil, adapters.Unavailable(err, "cannot keep other users out of the file")
 	}
-	if db.read, err = openPool(o.Path, "", "query_only=1"); err != nil {
+	if db.read, err = openPool(o.Path, Readers, "", "query_only=1"); err != nil {
 		db.write.Close()
 		return nil, Error(err)
 	}
-	db.read.SetMaxOpenConns(Readers)
-	db.read.SetMaxIdleConns(Readers)
 	return db, nil
 }
 
@@ -131,21 +131,36 @@ func (db *DB) keepPrivate() error {
 type pool struct {
 	*sql.DB
 	setup string
+	// opening bounds the calls that are between their look at the file and their connection.
+	opening chan struct{}
 }
 
-// openPool escapes the path, so that a file name cannot set an option.
-func openPool(path, options string, more ...string) (pool, error) {
+// openPool makes a pool of size connections. It escapes the path, so that a file name cannot set an
+// option.
+func openPool(path string, size int, options string, more ...string) (pool, error) {
 	setup := append([]string{
 		fmt.Sprintf("busy_timeout=%d", busyStep.Milliseconds()), "journal_mode=WAL", "synchronous=FULL", "foreign_keys=1",
 	}, more...)
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+options)
-	return pool{db, "PRAGMA " + strings.Join(setup, ";PRAGMA ")}, err
+	if err != nil {
+		return pool{}, err
+	}
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	return pool{db, "PRAGMA " + strings.Join(setup, ";PRAGMA "), make(chan struct{}, size)}, nil
 }
 
-// conn takes a connection from the pool. It returns when ctx ends, even if the open of a file does not
-// return: a program of our user can put a FIFO in place of the file after the check, or hold a lease on
-// it (fcntl(2)). Then one goroutine and one connection of the pool wait with the open.
+// conn takes a connection from the pool. It returns when ctx ends, even if the file system does not
+// answer. The look at the file waits for ever if the server of its file system is dead. The open waits if
+// a program of our user has put a FIFO in place of the file after that look, or holds a lease on it
+// (fcntl(2)). Each call that waits so keeps a thread, and its place in opening: there are never more of
+// them than the pool has connections, and further calls wait for a place.
 func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
+	select {
+	case p.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	type opened struct {
 		conn *sql.Conn
 		err  error
@@ -153,6 +168,7 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 	done := make(chan opened)
 	go func() {
 		conn, err := db.open(ctx, p)
+		<-p.opening
 		select {
 		case done <- opened{conn, err}:
 		case <-ctx.Done():
@@ -169,8 +185,9 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 	}
 }
 
-// open takes a connection from the pool and prepares a new one. It bounds what SQLite reads for a new connection before the
-// first statement, because that reads the schema, which is text from the file too.
+// open takes a connection from the pool and prepares a new one. It bounds what SQLite reads for a new
+// connection before the first statement, because that reads the schema, which is text from the file
+// too.
 func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 	if err := db.regular(); err != nil {
 		return nil, err
@@ -196,7 +213,7 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 // ends it.
 func (db *DB) regular() error {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-		info, err := os.Stat(db.path + suffix)
+		info, err := db.look(db.path + suffix)
 		if err == nil && !info.Mode().IsRegular() {
 			return adapters.Errorf(adapters.CodeUnavailable, "%s is not a regular file", db.path+suffix)
 		}
@@ -356,10 +373,11 @@ func (db *DB) Ping(ctx context.Context) error {
 // Backup writes a consistent copy to path, which must not exist. It uses its own connection: the
 // readers' connections refuse VACUUM, and the copy must not block the writer.
 func (db *DB) Backup(ctx context.Context, path string) error {
-	own, err := openPool(db.path, "")
+	own, err := openPool(db.path, 1, "")
 	if err != nil {
 		return Error(err)
 	}
+	own.opening = db.copying
 	conn, err := db.conn(ctx, own)
 	if err == nil {
 		_, err = conn.ExecContext(ctx, "VACUUM INTO ?", path)

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -166,6 +169,53 @@ func TestAnOpenThatWaitsEndsWithItsContext(t *testing.T) {
 	if fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != unix.EWOULDBLOCK {
 		t.Errorf("the lease is over when the call returns: descriptor %d, %v", fd, err)
 	}
+}
+
+// On a file system whose server is dead, the look at the file never returns. The calls that wait with it
+// are bounded, and each returns when its context ends.
+func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "x.db")
+		db, err := openTable(t, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead := make(chan struct{})
+		var looking atomic.Int32
+		db.look = func(path string) (fs.FileInfo, error) {
+			looking.Add(1)
+			<-dead
+			looking.Add(-1)
+			return os.Lstat(path)
+		}
+		calls := map[string]func(context.Context) error{
+			"read":   db.Ping,
+			"write":  func(ctx context.Context) error { return db.Write(ctx, func(*sql.Tx) error { return nil }) },
+			"backup": func(ctx context.Context) error { return db.Backup(ctx, path+".copy") },
+		}
+		for range 3 * Readers {
+			for name, call := range calls {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if err := call(ctx); adapters.CodeOf(err) != adapters.CodeTimeout {
+					t.Errorf("%s: %v", name, err)
+				}
+				cancel()
+			}
+		}
+		synctest.Wait()
+		if n := looking.Load(); n != Readers+2 {
+			t.Errorf("%d calls wait for the file system", n)
+		}
+		close(dead)
+		for name, call := range calls {
+			if err := call(t.Context()); err != nil {
+				t.Errorf("%s, after the server has come back: %v", name, err)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A view in place of a table can be a query without end, and so can a trigger.
