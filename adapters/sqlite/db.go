@@ -3,7 +3,8 @@
 // made. Errors are typed.
 //
 // It must never replace, truncate or "repair" a file that it cannot read. It must not change a file
-// whose schema is newer or that belongs to another program. It does not know what a slot stores.
+// whose schema is newer or that belongs to another program, or a file behind a symbolic link: who can
+// write the directory would choose which. It does not know what a slot stores.
 package sqlite
 
 import (
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	driver "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 )
@@ -67,19 +69,20 @@ type DB struct {
 // Open opens or creates the file and updates its schema. All errors are *adapters.Error with the
 // code UNAVAILABLE, or ADAPTER_TIMEOUT if ctx ended.
 func Open(ctx context.Context, o Options) (*DB, error) {
-	if err := os.MkdirAll(filepath.Dir(o.Path), 0o750); err != nil {
+	dir, err := directory(o.Path)
+	if err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
+	o.Path = filepath.Join(dir, filepath.Base(o.Path))
 	db := &DB{path: o.Path, max: cmp.Or(o.MaxValue, 8<<20), copying: make(chan struct{}, 1), look: os.Lstat}
 	if err := create(o.Path); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the file")
 	}
-	var err error
 	var more []string
 	if o.Relaxed {
 		more = append(more, "synchronous=NORMAL")
 	}
-	if db.write, err = openPool(o.Path, 1, "?_txlock=immediate", more...); err != nil {
+	if db.write, err = openPool(o.Path, 1, "&_txlock=immediate", more...); err != nil {
 		return nil, Error(err)
 	}
 	if err := db.prepare(ctx, o); err != nil {
@@ -95,6 +98,17 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		return nil, Error(err)
 	}
 	return db, nil
+}
+
+// directory makes the directory of the file if it is missing, and returns its path without symbolic
+// links, as SQLite names it. A link that another user can replace is refused.
+func directory(file string) (string, error) {
+	dir, err := safeopen.MakeDirectory(filepath.Dir(file), 0o750)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	return filepath.EvalSymlinks(dir.Path())
 }
 
 // create creates the file so that only its owner may use it. SQLite alone would use the umask, and
@@ -116,8 +130,8 @@ const fileMode = 0o600
 // another program is not changed.
 func (db *DB) keepPrivate() error {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		info, err := os.Stat(db.path + suffix)
-		if err != nil || info.Mode().Perm()&^fileMode == 0 {
+		info, err := db.look(db.path + suffix)
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&^fileMode == 0 {
 			continue
 		}
 		if err := os.Chmod(db.path+suffix, fileMode); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
@@ -136,12 +150,12 @@ type pool struct {
 }
 
 // openPool makes a pool of size connections. It escapes the path, so that a file name cannot set an
-// option.
+// option. With mode=rw, SQLite makes no file: it would make one behind a symbolic link.
 func openPool(path string, size int, options string, more ...string) (pool, error) {
 	setup := append([]string{
 		fmt.Sprintf("busy_timeout=%d", busyStep.Milliseconds()), "journal_mode=WAL", "synchronous=FULL", "foreign_keys=1",
 	}, more...)
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+options)
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw"+options)
 	if err != nil {
 		return pool{}, err
 	}
@@ -199,7 +213,9 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 	// The limit also marks a connection that has run its setup.
 	before, err := driver.Limit(conn, lib.SQLITE_LIMIT_LENGTH, db.max)
 	if err == nil && before != db.max {
-		_, err = conn.ExecContext(ctx, p.setup)
+		if err = db.same(ctx, conn); err == nil {
+			_, err = conn.ExecContext(ctx, p.setup)
+		}
 	}
 	if err != nil {
 		// A connection without its setup must not come back from the pool.
@@ -214,9 +230,32 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 func (db *DB) regular() error {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		info, err := db.look(db.path + suffix)
-		if err == nil && !info.Mode().IsRegular() {
+		switch {
+		case err != nil || info.Mode().IsRegular():
+		case info.Mode()&fs.ModeSymlink != 0:
+			return linked(db.path + suffix)
+		default:
 			return adapters.Errorf(adapters.CodeUnavailable, "%s is not a regular file", db.path+suffix)
 		}
+	}
+	return nil
+}
+
+func linked(path string) error {
+	return adapters.Errorf(adapters.CodeUnavailable, "%s is a symbolic link; put the file itself there, or name its directory in the manifest", path)
+}
+
+// same refuses a connection to another file than that of db. The file may have been replaced by a link
+// after the look at it. SQLite resolves links when it opens the file, and has not read or written
+// anything before the first statement. It does not follow links to its other files.
+func (db *DB) same(ctx context.Context, conn *sql.Conn) error {
+	var number, name, file string
+	// The first row is the main database. As a query of pragma_database_list, it would read the schema first.
+	if err := conn.QueryRowContext(ctx, "PRAGMA database_list").Scan(&number, &name, &file); err != nil {
+		return err
+	}
+	if file != db.path {
+		return linked(db.path)
 	}
 	return nil
 }

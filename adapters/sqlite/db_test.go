@@ -137,6 +137,91 @@ func TestAFIFOIsRefused(t *testing.T) {
 	}
 }
 
+// Who can write the directory cannot have agentinit make, change or open a file elsewhere.
+func TestALinkIsRefused(t *testing.T) {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		for _, target := range []string{"missing", "empty", "database"} {
+			elsewhere := filepath.Join(t.TempDir(), target)
+			var before []byte
+			var err error
+			switch target {
+			case "empty":
+				err = os.WriteFile(elsewhere, nil, 0o644)
+			case "database":
+				var db *DB
+				if db, err = openTable(t, elsewhere); err == nil {
+					err = errors.Join(db.Close(), os.Chmod(elsewhere, 0o644))
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, _ = os.ReadFile(elsewhere)
+			path := filepath.Join(t.TempDir(), "x.db")
+			if err := os.Symlink(elsewhere, path+suffix); err != nil {
+				t.Fatal(err)
+			}
+			db, err := openTable(t, path)
+			if err == nil {
+				_ = db.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), path+suffix+" is a symbolic link") {
+				t.Errorf("%q to a file that is %s: %v", suffix, target, err)
+			}
+			after, err := os.ReadFile(elsewhere)
+			info, _ := os.Stat(elsewhere)
+			if (err == nil) != (target != "missing") || string(after) != string(before) || info != nil && info.Mode() != 0o644 {
+				t.Errorf("%q: the file that is %s has changed: %v %v", suffix, target, err, info)
+			}
+		}
+	}
+}
+
+// A link that takes the place of the file after the look at it is refused before SQLite reads or writes
+// what is behind it.
+func TestALinkAfterTheLookIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	db, err := openTable(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(elsewhere, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db.look = func(name string) (fs.FileInfo, error) {
+		info, err := os.Lstat(name)
+		if name == path && info.Mode().IsRegular() {
+			err = errors.Join(err, os.Remove(path), os.Symlink(elsewhere, path))
+		}
+		return info, err
+	}
+	if err := db.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "is a symbolic link") {
+		t.Errorf("read: %v", err)
+	}
+	if info, err := os.Stat(elsewhere); err != nil || info.Size() != 0 {
+		t.Errorf("the file behind the link: %v %v", info, err)
+	}
+	_ = db.Close() // its file is gone
+}
+
+// A link of our own in the path of the directory is no other's choice.
+func TestALinkToTheDirectory(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "state")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		db, err := openTable(t, filepath.Join(link, "sub", "x.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(db.Ping(t.Context()), db.Backup(t.Context(), filepath.Join(t.TempDir(), "copy")), db.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The open of a file that another program holds a lease on waits for that program, or for 45 seconds
 // (/proc/sys/fs/lease-break-time). A call waits only until its context ends.
 func TestAnOpenThatWaitsEndsWithItsContext(t *testing.T) {
