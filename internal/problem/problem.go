@@ -1,5 +1,6 @@
 // Package problem owns the error documents of the HTTP API (RFC 9457): their codes, and the members
-// that every document has. Clients meet one set of codes, whichever package refuses a request.
+// that every document has. Clients meet one set of codes, whichever package refuses a request. Only the
+// rows of the control API have codes of their own (package api of supervisor/control).
 package problem
 
 import (
@@ -73,7 +74,7 @@ var rows = [...]Row{
 	{Internal, http.StatusInternalServerError, false, "internal error"},
 	{Disabled, http.StatusNotImplemented, false, "slot is off"},
 	{Embedding, http.StatusBadGateway, true, "embedder failed"},
-	{Unavailable, http.StatusServiceUnavailable, true, "backend unreachable"},
+	{Unavailable, http.StatusServiceUnavailable, true, "not available now"},
 	{PrivacyRejected, http.StatusServiceUnavailable, true, "strict privacy and no redactor"},
 	{Timeout, http.StatusGatewayTimeout, true, "deadline passed"},
 }
