@@ -135,6 +135,8 @@ func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome,
 		return finding{path, err}
 	})
 	switch path = found.path; {
+	case !answered && ctx.Err() != nil:
+		return ArtifactFailed, a.Entry, "the boot was interrupted"
 	case !answered:
 		return ArtifactFailed, a.Entry, fmt.Sprintf("the file system of %s did not answer within %s", cmp.Or(a.Entry, strings.Join(a.Assets, ", ")), a.limit())
 	case found.err != nil:
@@ -340,7 +342,7 @@ func probeArtifacts(ctx context.Context, b *Boot) (Outcome, error) {
 // its name, and all of them give its reason.
 func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Outcome, error) {
 	var missing, features []string
-	first := ""
+	first, fails := "", false
 	for _, r := range results {
 		fields := map[string]any{"capability": r.ID, "class": r.Class, "path": r.Path, "duration_ms": r.DurationMS}
 		if r.Reason != "" {
@@ -355,6 +357,7 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 		case r.Required:
 			b.publish(event.Error, EventMissing, fields)
 			missing, features = append(missing, describeMissing(r)), append(features, r.Feature)
+			fails = fails || r.Outcome == ArtifactFailed
 			if first == "" {
 				first = r.ID
 			}
@@ -363,7 +366,7 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "missing artifacts: %s; %s", strings.Join(missing, "; "), remedy(features))
+		f := fail(ExitArtifact, nil, "artifacts that are missing or do not work: %s; %s", strings.Join(missing, "; "), remedy(features, fails))
 		f.Capability = first
 		return Outcome{}, f
 	}
@@ -380,11 +383,12 @@ func describeMissing(r ArtifactResult) string {
 }
 
 // remedy says which keys of the manifest ask for the missing parts of features, and what to do. The
-// feature "" stands for the manifest's own artifacts.
-func remedy(features []string) string {
+// feature "" stands for the manifest's own artifacts. If some part fails, it is there, so to add it to the
+// image is no remedy.
+func remedy(features []string, fails bool) string {
 	var asking []string
 	for _, name := range features {
-		by := `a block [[artifacts]] with required = true`
+		by := "[[artifacts]] with required = true"
 		for _, f := range catalog.Load().Features {
 			if f.Name == name && len(f.When) > 0 {
 				by = catalog.Describe(f.When)
@@ -394,7 +398,11 @@ func remedy(features []string) string {
 			asking = append(asking, by)
 		}
 	}
-	return "the manifest asks for this with " + strings.Join(asking, "; ") + ": add to the image what is missing, or change the manifest"
+	do := "add to the image what is missing"
+	if fails {
+		do = "repair what the reasons name"
+	}
+	return "the manifest asks for this by " + strings.Join(asking, "; ") + ": " + do + ", or change the manifest"
 }
 
 // provisionProfiles creates the directory of each stack.

@@ -167,6 +167,40 @@ func TestStuckCommandDoesNotHoldUpTheBoot(t *testing.T) {
 	})
 }
 
+// What does not return is given up after the limit, or when the boot is interrupted.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := make(chan struct{})
+		stuck := func() int { <-dead; return 1 }
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		begin := time.Now()
+		if n, answered := within(ctx, time.Second, func() int { return 7 }); n != 7 || !answered || time.Since(begin) != 0 {
+			t.Errorf("%d %v after %s", n, answered, time.Since(begin))
+		}
+		if n, answered := within(ctx, time.Second, stuck); n != 0 || answered || time.Since(begin) != time.Second {
+			t.Errorf("stuck: %d %v after %s", n, answered, time.Since(begin))
+		}
+		time.AfterFunc(time.Second, func() { interrupt(errors.New("TERM")) })
+		if _, answered := within(ctx, time.Hour, stuck); answered || time.Since(begin) != 2*time.Second {
+			t.Errorf("interrupted: %v after %s", answered, time.Since(begin))
+		}
+		close(dead) // neither call is left behind, or synctest fails
+	})
+}
+
+// A boot that is interrupted during the look for files does not blame the file system.
+func TestAnInterruptedLookIsNoDeadFileSystem(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	r := testRoots(t)
+	for range 100 { // the look may win
+		got := Prober{Runner: &fakeRunner{}, Roots: r}.Probe(ctx, []Artifact{{Class: "D", Entry: "/opt/agentbox/none"}})[0]
+		if strings.Contains(got.Reason, "did not answer") {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
 // A file system whose server does not answer holds up neither the probe of its own artifact nor the boot.
 func TestAnArtifactOnADeadFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {

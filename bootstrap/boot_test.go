@@ -340,7 +340,7 @@ required = false
 	if !errors.As(err, &f) || f.Code != ExitArtifact || f.Capability != "pod-server" || f.Phase != "artifacts" {
 		t.Fatalf("got %+v", err)
 	}
-	if !strings.HasSuffix(err.Error(), "the manifest asks for this with a block [[artifacts]] with required = true: add to the image what is missing, or change the manifest") {
+	if !strings.HasSuffix(err.Error(), "the manifest asks for this by [[artifacts]] with required = true: add to the image what is missing, or change the manifest") {
 		t.Errorf("the error does not say what to do: %v", err)
 	}
 	if r.sup.specs != nil {
@@ -352,6 +352,10 @@ required = false
 	}
 	if got := r.Artifacts(); len(got) != 2 || got[0].Outcome != ArtifactMissing || r.Closure().Valid {
 		t.Fatalf("got %+v", got)
+	}
+	failing := []ArtifactResult{{ID: "tool", Required: true, Outcome: ArtifactFailed, Reason: "tool ended with status 3"}, r.Artifacts()[0]}
+	if _, err := r.concludeArtifacts(failing, done()); err == nil || !strings.Contains(err.Error(), "repair what the reasons name, or change the manifest") {
+		t.Errorf("with an artifact that does not run: %v", err)
 	}
 	write(t, r.cfg.Roots.Image+"/pods/server", "x", 0o755)
 	again := newBootRig(t, r.cfg.Roots, manifest)

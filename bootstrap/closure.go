@@ -60,7 +60,7 @@ func (b *Boot) path() string {
 // FATAL with a reason, and the box keeps running.
 func closures(ctx context.Context, b *Boot) (Outcome, error) {
 	var missing, features []string
-	first := ""
+	first, fails := "", false
 	for i := range b.Current().Plan.Programs {
 		p := &b.Current().Plan.Programs[i]
 		if p.Feature == "" {
@@ -71,6 +71,7 @@ func closures(ctx context.Context, b *Boot) (Outcome, error) {
 			return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
 		}
 		if !answered {
+			fails = true
 			lacking = []string{fmt.Sprintf("the file system of its files did not answer within %s", schema.DefaultArtifactTimeout)}
 		}
 		for _, what := range lacking {
@@ -82,7 +83,7 @@ func closures(ctx context.Context, b *Boot) (Outcome, error) {
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "missing closures: %s; %s", strings.Join(missing, "; "), remedy(features))
+		f := fail(ExitArtifact, nil, "missing closures: %s; %s", strings.Join(missing, "; "), remedy(features, fails))
 		f.Capability = first
 		return Outcome{}, f
 	}
