@@ -34,13 +34,13 @@ type CommentBody struct {
 	Text string `json:"text"`
 }
 
-func etag(b adapters.Bead) string { return `"v` + strconv.FormatInt(b.Version, 10) + `"` }
+func etag(version int64) string { return `"v` + strconv.FormatInt(version, 10) + `"` }
 
 func (q *request) bead(status int, b adapters.Bead, err error) error {
 	if err != nil {
 		return err
 	}
-	q.w.Header().Set("ETag", etag(b))
+	q.w.Header().Set("ETag", etag(b.Version))
 	if status == http.StatusCreated {
 		q.w.Header().Set("Location", "/v1/beads/"+b.ID)
 	}
@@ -135,8 +135,8 @@ func showBead(q *request) error {
 		return err
 	}
 	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), id)
-	if err == nil && matches(q.list("If-None-Match"), etag(b)) {
-		q.begin("").Set("ETag", etag(b))
+	if err == nil && matches(q.list("If-None-Match"), etag(b.Version)) {
+		q.begin("").Set("ETag", etag(b.Version))
 		q.w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -235,7 +235,8 @@ func versionsOf(header string) ([]int64, error) {
 	var versions []int64
 	for tag := range etags(header) {
 		digits, ok := strings.CutPrefix(strings.TrimSuffix(tag, `"`), `"v`)
-		if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n > 0 {
+		// Only the very tag that we have given: "v+3" is none of ours.
+		if n, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && n > 0 && etag(n) == tag {
 			versions = append(versions, n)
 		}
 	}

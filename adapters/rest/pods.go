@@ -38,7 +38,7 @@ func listPods(q *request) error {
 
 func (q *request) readOpt() adapters.ReadOpt {
 	return adapters.ReadOpt{
-		Accept: strings.Join(q.Header.Values("Accept"), ", "), Range: q.Header.Get("Range"), IfNoneMatch: q.Header.Get("If-None-Match"), Public: q.podRoot(),
+		Accept: strings.Join(q.Header.Values("Accept"), ", "), Range: q.Header.Get("Range"), IfNoneMatch: q.list("If-None-Match"), Public: q.podRoot(),
 	}
 }
 
@@ -156,7 +156,7 @@ func (q *request) makeContainer(path string) (adapters.Written, error) {
 		return adapters.Written{}, adapters.Errorf(adapters.CodeUnsupported, "a container is made without a body; write its description to %s.meta", adapters.Cut(path, 200))
 	}
 	out, err := q.s.cfg.Slots.Pods().CreateContainer(q.Context(), path)
-	if err == nil && !out.Created && q.Header.Get("If-None-Match") == "*" {
+	if err == nil && !out.Created && matches(q.list("If-None-Match"), out.ETag) {
 		return out, adapters.Errorf(adapters.CodePreconditionFailed, "the container is there already")
 	}
 	return out, err

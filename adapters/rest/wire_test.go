@@ -85,7 +85,7 @@ func TestBeadsWire(t *testing.T) {
 	b.do("reader", "GET", path, "", "If-None-Match", `W/"v9", "v3"`).is(304)
 	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v1"`).is(412).problem(adapters.CodePreconditionFailed)
 	// Strong comparison with each tag of the list, in one line or several.
-	for _, stale := range []string{`"v1", "v2"`, `W/"v3"`, `"v1,"v3`, `"a,"v3","`, `v3`, `"v3`, `","`} {
+	for _, stale := range []string{`"v1", "v2"`, `W/"v3"`, `"v1,"v3`, `"a,"v3","`, `v3`, `"v3`, `","`, `"v03"`, `"v+3"`} {
 		b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", stale).is(412).problem(adapters.CodePreconditionFailed)
 	}
 	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v1", W/"v2" ,"a,b",,"v3"`).is(200)
