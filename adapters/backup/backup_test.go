@@ -6,10 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
 // TestCopyTreeFollowsNothing: a program's tree may hold anything.
@@ -77,6 +80,27 @@ func TestHolesAreKept(t *testing.T) {
 		content, err := os.ReadFile(path)
 		if err != nil || string(bytes.Trim(content, "\x00")) != "data" || !bytes.HasPrefix(content[at:], []byte("data")) {
 			t.Errorf("the content is another one: %v", err)
+		}
+	}
+}
+
+// Every refusal of the choice of parts names the parameter.
+func TestARefusedChoiceNamesItsField(t *testing.T) {
+	s := &State{Parts: []Part{{Name: "key", Secret: true}}}
+	key := archiveList{Files: []archivedFile{{Name: "key/file"}}}
+	for _, c := range []struct {
+		want  string
+		list  archiveList
+		parts []string
+	}{
+		{"empty", archiveList{}, nil},
+		{"is secret", key, nil},
+		{"has no", key, []string{"beads"}},
+		{"keeps no", archiveList{Files: []archivedFile{{Name: "other/file"}}}, nil},
+	} {
+		_, err := s.choose(RestoreOptions{Parts: c.parts}, c.list, new(Restored))
+		if e := adapters.AsError(err); e == nil || e.Code != adapters.CodeValidation || e.Fields["field"] != "part" || !strings.Contains(e.Message, c.want) {
+			t.Errorf("%s: %+v", c.want, e)
 		}
 	}
 }

@@ -252,10 +252,10 @@ func (s *State) choose(o RestoreOptions, list archiveList, out *Restored) (chose
 		}
 	}
 	if len(chosen) == 0 && len(list.Files) == 0 {
-		return nil, adapters.Errorf(adapters.CodeValidation, "the backup is empty: the box that made it kept no state")
+		return nil, adapters.Errorf(adapters.CodeValidation, "the backup is empty: the box that made it kept no state").With("field", "part")
 	}
 	if len(chosen) == 0 {
-		return nil, adapters.Errorf(adapters.CodeValidation, "every part to restore is secret; add --include-secrets (over HTTP: include_secrets=true)")
+		return nil, adapters.Errorf(adapters.CodeValidation, "every part to restore is secret; add --include-secrets (over HTTP: include_secrets=true)").With("field", "part")
 	}
 	return chosen, nil
 }
