@@ -116,6 +116,31 @@ func TestTextsOfPeersAreOneLine(t *testing.T) {
 	}
 }
 
+// The further members of a peer's error are bounded, and their texts are lines too.
+func TestMembersOfPeersAreBounded(t *testing.T) {
+	h := http.Header{"Content-Type": {ProblemType}}
+	long := strings.Repeat("x", 10_000)
+	ids := `"` + strings.Repeat(`ab-1","`, 500) + `\u001b[2J"`
+	got := FromProblem(409, h, []byte(`{"code":"CONFLICT","detail":"d","id":"a\u001b[2J\nb","current":3,"degraded":true,"actor":null,
+		"resource":"`+long+`","path":[`+ids+`],"deep":[["x"]],"retry_after_s":1e300,"object":{"a":1},"`+long+`":1,"a\u001b[2J":1}`), false).Fields
+	if len(got) != 6 || got["id"] != "a [2J b" || got["current"] != 3.0 || got["degraded"] != true || got["actor"] != nil {
+		t.Errorf("%.1000v", got)
+	}
+	if s, _ := got["resource"].(string); len(s) < 500 || len(s) > 520 {
+		t.Errorf("a text of %d bytes", len(s))
+	}
+	if list, _ := got["path"].([]any); len(list) != 100 || list[0] != "ab-1" {
+		t.Errorf("a list of %d", len(list))
+	}
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `,"m%d":%d`, i, i)
+	}
+	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"`+many.String()+`}`), false).Fields; len(got) != 16 {
+		t.Errorf("%d members", len(got))
+	}
+}
+
 func TestRetryAfterIsReadInBothForms(t *testing.T) {
 	h := http.Header{"Retry-After": {"7"}}
 	if d := FromProblem(503, h, nil, false).RetryAfter(); d != 7*time.Second {

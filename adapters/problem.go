@@ -6,6 +6,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +24,8 @@ const ProblemType = problem.Type
 const resourceStatus = "resource_status"
 
 // Problem returns the HTTP status and the RFC 9457 body for err. The body has type, title, status,
-// detail, code, message, retryable, slot, method and the error's fields. It does not show the cause. An INTERNAL error shows only its error id, which is also in
-// the log.
+// detail, code, message, retryable, slot, method and the error's fields. It does not show the cause. An
+// INTERNAL error shows only its error id, which is also in the log.
 func Problem(err error) (status int, body []byte) {
 	e := AsError(err)
 	status = e.HTTPStatus()
@@ -73,14 +74,18 @@ func WriteProblem(w http.ResponseWriter, err error) {
 // maxRetryAfter is the longest delay that is taken from a peer.
 const maxRetryAfter = time.Hour
 
-// maxForeignDetail is how many bytes of a peer's error text are kept.
-const maxForeignDetail = 512
+// Bounds of what is kept of a peer's error.
+const (
+	maxForeignDetail  = 512 // bytes of a text
+	maxForeignMembers = 16  // further members
+	maxForeignList    = 100 // elements of a list, such as the beads of a cycle
+)
 
-// problemMembers are the members that Problem writes itself. FromProblem does not keep them as
-// fields.
+// problemMembers are the members that Problem writes itself, and the delay, which the header Retry-After
+// says too. FromProblem does not keep them as fields.
 var problemMembers = map[string]bool{
 	"type": true, "title": true, "status": true, "detail": true, "message": true,
-	"code": true, "retryable": true, "method": true, "slot": true,
+	"code": true, "retryable": true, "method": true, "slot": true, fieldRetryAfter: true,
 }
 
 // FromProblem turns the error answer of a peer into an Error. If the body has a code of the table,
@@ -122,18 +127,42 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 	if r, ok := m["retryable"].(bool); ok {
 		e.Retryable = r
 	}
-	for k, v := range m {
-		switch {
-		case k == resourceStatus:
-			e = e.With("status", v)
-		case !problemMembers[k]:
-			e = e.With(k, v)
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		v, ok := foreignValue(m[k], true)
+		if !ok || problemMembers[k] || CheckID("name", k) != nil || len(e.Fields) == maxForeignMembers {
+			continue
 		}
+		if k == resourceStatus {
+			k = "status"
+		}
+		e = e.With(k, v)
 	}
 	if code == CodeUnsupported && status == http.StatusNotImplemented && e.Fields["capability"] == nil {
 		e = e.With("capability", "unknown") // so that it stays a 501 when passed on
 	}
 	return e
+}
+
+// foreignValue is a value of a peer's error with its texts as lines, or false for a value of a kind that
+// no error of ours has.
+func foreignValue(v any, list bool) (any, bool) {
+	switch v := v.(type) {
+	case nil, bool, float64:
+		return v, true
+	case string:
+		return escape.Line(v, maxForeignDetail), true
+	case []any:
+		kept := make([]any, 0, min(len(v), maxForeignList))
+		for _, element := range v[:cap(kept)] {
+			element, ok := foreignValue(element, false)
+			if !ok {
+				return nil, false
+			}
+			kept = append(kept, element)
+		}
+		return kept, list
+	}
+	return nil, false
 }
 
 // firstText is the first text among some members of a peer's error, as one line.
