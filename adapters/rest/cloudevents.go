@@ -35,11 +35,7 @@ func dispatchEvents(q *request) error {
 		return adapters.Errorf(adapters.CodeUnsupported, "events come as %s, %s, %s or in binary mode", jsonType, adapters.CloudEventType, adapters.CloudBatchType)
 	}
 	var e adapters.Event
-	raw, err := q.body()
-	if err != nil {
-		return err
-	}
-	if err := unmarshal(raw, &e); err != nil {
+	if err := q.json(&e); err != nil {
 		return err
 	}
 	return q.dispatchOne(e)

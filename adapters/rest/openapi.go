@@ -59,7 +59,7 @@ func (s *schemas) operation(rt route) map[string]any {
 		op["parameters"] = p
 	}
 	if rt.Body != nil || rt.BodyTypes != nil {
-		op["requestBody"] = map[string]any{"content": s.bodies(rt), "required": s.needsBody(rt)}
+		op["requestBody"] = map[string]any{"content": s.bodies(rt), "required": needsBody(rt)}
 	}
 	return op
 }
@@ -74,16 +74,24 @@ func operationID(rt route) string {
 
 // needsBody tells whether the box refuses a request without a body. The creation of a container in a
 // pod needs no body, nor does a JSON body without required members.
-func (s *schemas) needsBody(rt route) bool {
+func needsBody(rt route) bool {
 	if rt.Body == nil {
 		return rt.Slot != adapters.SlotPods || rt.ID == "patch"
 	}
-	t := reflect.TypeOf(rt.Body)
+	return len(requiredMembers(rt.Body)) > 0
+}
+
+// requiredMembers are the names of the members that a JSON body must have.
+func requiredMembers(body any) []string {
+	if body == nil {
+		return nil
+	}
+	t := reflect.TypeOf(body)
 	required, ok := looser[t]
 	if !ok {
-		required, _ = s.object(t)["required"].([]string)
+		required, _ = (&schemas{defs: make(map[string]any)}).object(t)["required"].([]string)
 	}
-	return len(required) > 0
+	return required
 }
 
 func (s *schemas) bodies(rt route) map[string]any {

@@ -110,7 +110,7 @@ func (q *request) mediaType() (string, error) {
 }
 
 // json reads a JSON body into out. It ignores unknown members and refuses wrong types. A missing
-// body counts as {}, for requests whose members are all optional.
+// body counts as {} if the members are all optional; otherwise it is refused.
 func (q *request) json(out any) error {
 	mt, err := q.mediaType()
 	if err != nil {
@@ -124,9 +124,18 @@ func (q *request) json(out any) error {
 		return err
 	}
 	if len(bytes.TrimSpace(raw)) == 0 {
-		return nil
+		return q.noBody()
 	}
 	return unmarshal(raw, out)
+}
+
+// noBody refuses a request without a body if its JSON has required members, and names them.
+func (q *request) noBody() error {
+	names := requiredMembers(q.row.Body)
+	if len(names) == 0 {
+		return nil
+	}
+	return adapters.Invalid(names[0], "is required: send a JSON object with %s", strings.Join(names, ", "))
 }
 
 // unmarshal reads one JSON object into out.
