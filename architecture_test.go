@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
@@ -66,7 +66,7 @@ var arrows = map[string][]string{
 	},
 	"bootstrap/identity": {},
 
-	"adapters":              {"internal/escape", "internal/outbound", "internal/problem"},
+	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters", "internal/outbound"},
 	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
@@ -122,6 +122,7 @@ var arrows = map[string][]string{
 	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/problem":              {},
+	"internal/ijson":                {},
 	"internal/safeopen":             {},
 	"internal/table":                {},
 	"internal/rate":                 {},

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"github.com/dreamlab-ai/agentinit/internal/ijson"
 )
 
 // TimeFormat is how instants are written: RFC 3339, UTC, milliseconds.
@@ -167,59 +167,18 @@ func CheckObject(field string, raw json.RawMessage, limit int) error {
 	if len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(raw) {
 		return Invalid(field, "is not a JSON object")
 	}
-	if nul, _ := escapes(raw); nul {
+	if ijson.HasNUL(raw) {
 		return Invalid(field, "contains NUL")
 	}
 	return nil
 }
 
-// CheckUnicode refuses JSON whose strings are not Unicode: bytes that are not UTF-8, and an escaped
-// surrogate without its other half (RFC 7493, 2.1). encoding/json reads both as U+FFFD, so a slot
-// would store, and the box would sign, another text than it was given.
+// CheckUnicode refuses JSON whose strings are not Unicode (package ijson).
 func CheckUnicode(field string, raw []byte) error {
-	if !utf8.Valid(raw) {
-		return Invalid(field, "is not valid UTF-8")
-	}
-	if _, unpaired := escapes(raw); unpaired {
-		return Invalid(field, `has one half of a surrogate pair (\ud800 to \udfff) without the other`)
+	if err := ijson.Check(raw); err != nil {
+		return Invalid(field, "%v", err)
 	}
 	return nil
-}
-
-// escapes tells whether a JSON text has an escaped NUL, or an escaped surrogate without its other half.
-func escapes(raw []byte) (nul, unpaired bool) {
-	for {
-		i := bytes.IndexByte(raw, '\\')
-		if i < 0 {
-			return nul, unpaired
-		}
-		raw = raw[i:]
-		unit, ok := escapedUnit(raw)
-		switch {
-		case !ok:
-			raw = raw[min(2, len(raw)):] // \n and its like, or no JSON
-			continue
-		case unit == 0:
-			nul = true
-		case utf16.IsSurrogate(unit):
-			low, _ := escapedUnit(raw[6:])
-			if utf16.DecodeRune(unit, low) == utf8.RuneError {
-				unpaired = true
-			} else {
-				raw = raw[6:]
-			}
-		}
-		raw = raw[6:]
-	}
-}
-
-// escapedUnit reads \uXXXX, one unit of UTF-16.
-func escapedUnit(raw []byte) (unit rune, ok bool) {
-	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(raw[2:6]), 16, 16)
-	return rune(n), err == nil
 }
 
 // CheckFinite refuses NaN and infinities, and anything but 1-limit numbers.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/ijson"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
@@ -26,8 +27,8 @@ const (
 	maxReason = 200
 )
 
-// decode reads a request's body: one JSON object with known keys. An empty body gives the zero
-// value.
+// decode reads a request's body: one JSON object with known keys and Unicode texts. An empty body gives
+// the zero value.
 func decode[T any](body io.Reader) (T, error) {
 	var v, zero T
 	raw, err := io.ReadAll(body)
@@ -38,6 +39,9 @@ func decode[T any](body io.Reader) (T, error) {
 	case err == nil && len(bytes.TrimSpace(raw)) == 0:
 		return zero, nil
 	case err == nil:
+		if err = ijson.Check(raw); err != nil {
+			return zero, api.Errorf(api.CodeBadRequest, "the request's body %v", err)
+		}
 		err = noNull(raw)
 	}
 	if err == nil {

@@ -52,6 +52,23 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
+// A text that is not Unicode would run or be recorded as another text.
+func TestTextsAreUnicode(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"program":"web","command":["rm","\ud800"]}`:         "surrogate pair",
+		"{\"program\":\"web\",\"command\":[\"rm\",\"\xff\"]}": "not valid UTF-8",
+		`{"program":"web","command":["rm","\ud83d\ude00"]}`:   "",
+	} {
+		req, err := decode[api.SandboxTest](strings.NewReader(body))
+		switch {
+		case want == "" && (err != nil || req.Command[1] != "\U0001f600"):
+			t.Errorf("%q: %v %v", body, req, err)
+		case want != "" && (api.CodeOf(err) != api.CodeBadRequest || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: %v", body, err)
+		}
+	}
+}
+
 func TestSignalNames(t *testing.T) {
 	for _, ok := range []string{"HUP", "SIGHUP", "sigusr1", "9", "64", "RTMIN+3"} {
 		if !signalName().MatchString(ok) {
