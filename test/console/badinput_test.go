@@ -112,6 +112,7 @@ func change(t *testing.T, base, path string) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+adminKey)
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
