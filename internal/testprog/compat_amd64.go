@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,14 @@ const x32Bit = 0x40000000
 // compatWays are the additional ways of a 64-bit program: the system call numbers of 32-bit
 // programs, and those of x32.
 func compatWays() []way {
-	old := func(nr, a, b, c uint32) error {
+	old := func(nr, a, b, c uint32) (err error) {
+		// A kernel that runs no 32-bit programs (CONFIG_IA32_EMULATION) sends SIGSEGV instead.
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			if recover() != nil {
+				err = syscall.ENOSYS
+			}
+		}()
 		if answer := int80(nr, a, b, c); answer < 0 {
 			return syscall.Errno(-answer)
 		}
