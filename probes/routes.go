@@ -227,7 +227,9 @@ func (s *Server) contain(next http.Handler) http.Handler {
 }
 
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
-	err := s.cfg.Liveness.Check(r.Context())
+	// The request's context ends when the client sends no more, but such a client still reads the answer:
+	// nc and shells ask so. The check has a time limit of its own.
+	err := s.cfg.Liveness.Check(context.WithoutCancel(r.Context()))
 	status, body := http.StatusOK, map[string]any{"live": true, "uptime": seconds(s.cfg.Liveness.Uptime())}
 	if err != nil {
 		status, body["live"], body["reason"] = http.StatusServiceUnavailable, false, err.Error()

@@ -695,3 +695,16 @@ func BenchmarkLivez(b *testing.B) {
 		}
 	}
 }
+
+// net/http ends the request's context when the client has sent its last byte (nc -N).
+func TestLivezAnswersAHalfClosedClient(t *testing.T) {
+	r := newRig(t, AuthBearer)
+	w := r.ask(t, "GET", "/livez", func(q *http.Request) {
+		gone, cancel := context.WithCancel(q.Context())
+		cancel()
+		*q = *q.WithContext(gone)
+	})
+	if w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
