@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/safeopen"},
-	"supervisor/logs/forward": {"supervisor/logs", "internal/outbound"},
+	"supervisor/logs/forward": {"supervisor/logs", "supervisor/program", "internal/outbound"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
 	// The table of agentctl status, which the server renders too.

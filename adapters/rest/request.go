@@ -124,13 +124,13 @@ func (q *request) json(out any) error {
 		return err
 	}
 	if len(bytes.TrimSpace(raw)) == 0 {
-		return q.noBody()
+		return q.withoutBody()
 	}
 	return unmarshal(raw, out)
 }
 
-// noBody refuses a request without a body if its JSON has required members, and names them.
-func (q *request) noBody() error {
+// withoutBody checks a request that has no body. If its JSON has required members, the error names them.
+func (q *request) withoutBody() error {
 	names := requiredMembers(q.row.Body)
 	if len(names) == 0 {
 		return nil

@@ -344,7 +344,7 @@ Exit status: 0, or 1 when the file cannot be formatted or, with --check, is not
 in its canonical layout.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			name := defaultManifest // and no other place: fmt writes, and not to a file that nobody named
+			name := defaultManifest // not manifestArg: fmt writes, so the user must know which file
 			if len(args) > 0 {
 				name = args[0]
 			}

@@ -375,9 +375,8 @@ func (b *builder) environment(features []catalog.Feature) error {
 }
 
 // ofTheContainer are variables that a container has of its own, from the image, the engine or the
-// terminal. Those of the operator describe another machine, so they are not passed on. USER, LOGNAME,
-// SHELL and TMPDIR are passed on: nobody logs in to a container, so a manifest that asks for them can
-// only get the operator's.
+// terminal. Those of the operator describe another machine, so they are not passed on. A container does
+// not set USER, LOGNAME, SHELL and TMPDIR, so a manifest that asks for them gets those of the operator.
 var ofTheContainer = []string{"PATH", "HOME", "HOSTNAME", "PWD", "TERM"}
 
 // operator collects the variables from the operator's environment: the fixed list with its

@@ -103,15 +103,20 @@ func (r *resolver) unmet(name, need string, keys []string) {
 		}, keys...)
 		return
 	}
-	hint := "write the name of a program"
+	r.report("E123", schema.Finding{
+		Value: need, Message: fmt.Sprintf("%s needs %s, which does not exist", name, schema.Quote(need)),
+		Hint: r.meant(need, "write the name of a program"),
+	}, keys...)
+}
+
+// meant is the hint for a name that no program has: the most similar name, or otherwise the given text.
+func (r *resolver) meant(name, otherwise string) string {
 	if r.searched++; r.searched <= maxSearches {
-		if near, ok := schema.Nearest(need, slices.Collect(maps.Keys(r.instances))); ok {
-			hint = "did you mean " + near + "?"
+		if near, ok := schema.Nearest(name, slices.Sorted(maps.Keys(r.instances))); ok {
+			return "did you mean " + near + "?"
 		}
 	}
-	r.report("E123", schema.Finding{
-		Value: need, Message: fmt.Sprintf("%s needs %s, which does not exist", name, schema.Quote(need)), Hint: hint,
-	}, keys...)
+	return otherwise
 }
 
 // featureOf returns the feature, on or off, that contains the program; nil if there is none.

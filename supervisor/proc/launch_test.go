@@ -380,19 +380,8 @@ func TestTableCopyIsTried(t *testing.T) {
 	if after := open(); len(after) != len(before) {
 		t.Errorf("%v were open, now %v", before, after)
 	}
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	few := was
-	few.Cur = 300
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
-	works := tryTableCopy()
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
+	works := true
+	withOpenFiles(t, 300, func() { works = tryTableCopy() })
 	if works {
 		t.Error("the try succeeds without the numbers that it needs")
 	}

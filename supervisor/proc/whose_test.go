@@ -19,21 +19,30 @@ func TestWhatCannotBeLookedAtCountsAsOurs(t *testing.T) {
 	if _, ok, err := o.Whose(parent); ok || err != nil {
 		t.Fatalf("the twin: an outsider is ours: %v %v", ok, err)
 	}
+	var id uint64
+	var ok bool
+	var err error
+	withOpenFiles(t, 0, func() { id, ok, err = o.Whose(parent) })
+	if id != 0 || !ok || err != nil {
+		t.Errorf("without descriptors: %d %v %v", id, ok, err)
+	}
+}
+
+// withOpenFiles calls f while the limit of open files is n.
+func withOpenFiles(t *testing.T, n uint64, f func()) {
+	t.Helper()
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
 	}
-	none := was
-	none.Cur = 0
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+	now := was
+	now.Cur = n
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
 		t.Fatal(err)
 	}
-	id, ok, err := o.Whose(parent)
+	f()
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
-	}
-	if id != 0 || !ok || err != nil {
-		t.Errorf("without descriptors: %d %v %v", id, ok, err)
 	}
 }
 

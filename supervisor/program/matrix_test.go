@@ -76,7 +76,7 @@ var stimuli = []stimulus{
 	onHealthy, onUnhealthy, onExtend, onMoved, onTick,
 }
 
-func path(parts ...any) []stimulus {
+func steps(parts ...any) []stimulus {
 	var p []stimulus
 	for _, part := range parts {
 		switch part := part.(type) {
@@ -90,34 +90,34 @@ func path(parts ...any) []stimulus {
 }
 
 var (
-	toForking = path(onStart, onHook)
-	toWarming = path(toForking, onBegan)
-	toRunning = path(toWarming, onReady)
-	toLadder  = path(toRunning, onStop, onHook, onHook)
+	toForking = steps(onStart, onHook)
+	toWarming = steps(toForking, onBegan)
+	toRunning = steps(toWarming, onReady)
+	toLadder  = steps(toRunning, onStop, onHook, onHook)
 )
 
 var situations = []situation{
 	{"STOPPED", "at rest", nil},
-	{"STARTING/clearing", "processes of the run before are still there", path(toRunning, onEnded, onStart)},
-	{"STARTING/preparing", "pre_start runs", path(onStart)},
+	{"STARTING/clearing", "processes of the run before are still there", steps(toRunning, onEnded, onStart)},
+	{"STARTING/preparing", "pre_start runs", steps(onStart)},
 	{"STARTING/forking", "asked for, not exec'ed yet", toForking},
 	{"STARTING/warming", "alive, not RUNNING yet", toWarming},
 	{"RUNNING", "", toRunning},
-	{"BACKOFF", "waits for its next start", path(toRunning, onCrash, onEmptied, onHook)},
-	{"BACKOFF, occupied", "and processes of its run are left", path(toRunning, onCrash)},
-	{"BACKOFF, unanswered", "and a start given up has not answered", path(toForking, onTick)},
-	{"STOPPING/unforked", "asked for, not exec'ed yet", path(toForking, onStop)},
-	{"STOPPING/unhooking", "a cancelled pre_start has not ended", path(onStart, onStop)},
-	{"STOPPING/announcing", "pre_stop runs", path(toRunning, onStop)},
-	{"STOPPING/commanding", "stop_command runs", path(toRunning, onStop, onHook)},
+	{"BACKOFF", "waits for its next start", steps(toRunning, onCrash, onEmptied, onHook)},
+	{"BACKOFF, occupied", "and processes of its run are left", steps(toRunning, onCrash)},
+	{"BACKOFF, unanswered", "and a start given up has not answered", steps(toForking, onTick)},
+	{"STOPPING/unforked", "asked for, not exec'ed yet", steps(toForking, onStop)},
+	{"STOPPING/unhooking", "a cancelled pre_start has not ended", steps(onStart, onStop)},
+	{"STOPPING/announcing", "pre_stop runs", steps(toRunning, onStop)},
+	{"STOPPING/commanding", "stop_command runs", steps(toRunning, onStop, onHook)},
 	{"STOPPING/descending", "on a rung of the ladder", toLadder},
-	{"STOPPING/descending, leaderless", "the leader is gone, others are left", path(toLadder, onEnded)},
-	{"STOPPING/killing", "KILL sent", path(toLadder, onTick, onTick, onEnded)},
-	{"STOPPING/cleaning", "post_exit runs", path(toLadder, onEnded, onEmptied)},
-	{"STOPPING/cleaning, start queued", "and a start is asked for", path(toLadder, onStart, onEnded, onEmptied)},
-	{"EXITED", "at rest", path(toRunning, onEnded, onEmptied, onHook)},
-	{"EXITED, occupied", "at rest, its last processes are being killed", path(toRunning, onEnded)},
-	{"FATAL", "at rest", path(onStart, onHookBad, onTick, onHookBad, onTick, onHookBad, onTick, onHookBad)},
+	{"STOPPING/descending, leaderless", "the leader is gone, others are left", steps(toLadder, onEnded)},
+	{"STOPPING/killing", "KILL sent", steps(toLadder, onTick, onTick, onEnded)},
+	{"STOPPING/cleaning", "post_exit runs", steps(toLadder, onEnded, onEmptied)},
+	{"STOPPING/cleaning, start queued", "and a start is asked for", steps(toLadder, onStart, onEnded, onEmptied)},
+	{"EXITED", "at rest", steps(toRunning, onEnded, onEmptied, onHook)},
+	{"EXITED, occupied", "at rest, its last processes are being killed", steps(toRunning, onEnded)},
+	{"FATAL", "at rest", steps(onStart, onHookBad, onTick, onHookBad, onTick, onHookBad, onTick, onHookBad)},
 }
 
 // reach goes to a situation and lets the deadline pass before each Tick.

@@ -15,12 +15,12 @@ import (
 	"math/rand/v2"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Config describes one forwarder.
@@ -178,11 +178,8 @@ func (f *Forwarder) Stats() Stats {
 }
 
 func (f *Forwarder) wants(line logs.Line) bool {
-	set, _, _ := strings.Cut(line.Program, ":") // the name of a program means all its instances
 	return len(f.cfg.Programs) == 0 || slices.ContainsFunc(f.cfg.Programs, func(glob string) bool {
-		one, err := path.Match(glob, line.Program)
-		all, _ := path.Match(glob, set)
-		return err == nil && (one || all)
+		return program.Named(glob, line.Program)
 	})
 }
 
