@@ -159,7 +159,11 @@ func snapshots(ctx context.Context, parts []Part, dir string) error {
 	var failed, why []string
 	var causes []error
 	for _, part := range parts {
-		if err := snapshot(ctx, part, filepath.Join(dir, part.Name)); err != nil {
+		err := snapshot(ctx, part, filepath.Join(dir, part.Name))
+		if errors.Is(err, context.DeadlineExceeded) {
+			return adapters.Errorf(adapters.CodeTimeout, "cannot copy %s within %s: %s", part.Name, limit, err).Wrap(err)
+		}
+		if err != nil {
 			failed, causes = append(failed, part.Name), append(causes, err)
 			text := err.Error()
 			var coded *adapters.Error
@@ -191,10 +195,10 @@ func snapshot(ctx context.Context, part Part, dir string) error {
 
 // Archive writes the copy as a tar, after a list of its files. File and directory
 // modes are kept; the owner will be the user that restores.
-func (c *Copy) Archive(w io.Writer) error {
+func (c *Copy) Archive(ctx context.Context, w io.Writer) error {
 	dir, list := c.dir, c.list
 	var err error
-	if list.Files, err = listFiles(dir); err != nil {
+	if list.Files, err = listFiles(ctx, dir); err != nil {
 		return err
 	}
 	raw, err := json.Marshal(list)
@@ -213,13 +217,13 @@ func (c *Copy) Archive(w io.Writer) error {
 		if err != nil || path == dir {
 			return err
 		}
-		return archiveOne(t, dir, path, d)
+		return archiveOne(ctx, t, dir, path, d)
 	})
 	return errors.Join(err, t.Close())
 }
 
 // listFiles are the files below dir with their checksums, by name.
-func listFiles(dir string) (files []archivedFile, err error) {
+func listFiles(ctx context.Context, dir string) (files []archivedFile, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -230,7 +234,7 @@ func listFiles(dir string) (files []archivedFile, err error) {
 		}
 		defer f.Close()
 		h := sha256.New()
-		n, err := io.Copy(h, f)
+		n, err := io.Copy(h, until{ctx, f})
 		if err != nil {
 			return err
 		}
@@ -241,7 +245,7 @@ func listFiles(dir string) (files []archivedFile, err error) {
 	return files, err
 }
 
-func archiveOne(t *tar.Writer, dir, path string, d fs.DirEntry) error {
+func archiveOne(ctx context.Context, t *tar.Writer, dir, path string, d fs.DirEntry) error {
 	info, err := d.Info()
 	if err != nil {
 		return err
@@ -267,6 +271,6 @@ func archiveOne(t *tar.Writer, dir, path string, d fs.DirEntry) error {
 		return err
 	}
 	defer f.Close()
-	_, err = io.Copy(t, f)
+	_, err = io.Copy(t, until{ctx, f})
 	return err
 }

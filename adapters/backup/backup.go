@@ -175,7 +175,7 @@ func stage(ctx context.Context, from, path, stamp string) (staged string, err er
 	case info.IsDir():
 		err = copyTree(ctx, from, staged)
 	default:
-		err = copyFrom(func() (fs.File, error) { return os.Open(from) }, staged, info.Mode())
+		err = copyFrom(ctx, func() (fs.File, error) { return os.Open(from) }, staged, info.Mode())
 	}
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(staged))
@@ -249,11 +249,14 @@ func copyTree(ctx context.Context, from, to string) error {
 		case !d.Type().IsRegular():
 			return nil
 		}
-		err = copyFrom(func() (fs.File, error) {
+		err = copyFrom(ctx, func() (fs.File, error) {
 			return root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		}, target, info.Mode())
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		return err
 	})
@@ -261,7 +264,7 @@ func copyTree(ctx context.Context, from, to string) error {
 
 // copyFrom copies a regular file as long as it is now to a new one, on disk when
 // it returns.
-func copyFrom(open func() (fs.File, error), to string, mode fs.FileMode) error {
+func copyFrom(ctx context.Context, open func() (fs.File, error), to string, mode fs.FileMode) error {
 	in, err := open()
 	if err != nil {
 		return err
@@ -278,8 +281,21 @@ func copyFrom(open func() (fs.File, error), to string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	err = copySparse(out, io.LimitReader(in, info.Size()))
+	err = copySparse(out, io.LimitReader(until{ctx, in}, info.Size()))
 	return errors.Join(err, out.Chmod(mode.Perm()), out.Sync(), out.Close())
+}
+
+// until reads from r until ctx ends. A sparse file of a program may be so large that to read it takes years.
+type until struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
 }
 
 // copySparse writes a new file in which zeros become holes: a sparse file of a program may be far larger

@@ -3,9 +3,11 @@ package backup
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +42,36 @@ func TestCopyTreeFollowsNothing(t *testing.T) {
 }
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+// A program can make a file that no backup can read in time. The copy of it must end with its context.
+func TestACopyEndsWithItsContext(t *testing.T) {
+	from := t.TempDir()
+	f, err := os.Create(filepath.Join(from, "huge"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 4 TiB: less than the largest file of every usual file system, and hours to read.
+	if err := errors.Join(f.Truncate(4<<40), f.Close()); err != nil {
+		t.Skipf("the file system takes no file of 4 TiB: %v", err)
+	}
+	copied := filepath.Join(t.TempDir(), "copied")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- copyTree(ctx, from, copied) }()
+	for { // until it reads that file
+		if _, err := os.Stat(filepath.Join(copied, "huge")); err == nil {
+			break
+		}
+		runtime.Gosched()
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "huge") {
+		t.Errorf("the copy ended with %v", err)
+	}
+	if _, err := listFiles(ctx, from); !errors.Is(err, context.Canceled) {
+		t.Errorf("the list ended with %v", err)
+	}
+}
 
 // The copy of a sparse file, and what is unpacked from an archive, need no more disk than the file.
 func TestHolesAreKept(t *testing.T) {

@@ -74,7 +74,7 @@ func (s *State) Restore(ctx context.Context, archive io.Reader, o RestoreOptions
 		return Restored{}, err
 	}
 	defer os.RemoveAll(dir)
-	list, err := unpack(archive, dir)
+	list, err := unpack(ctx, archive, dir)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -96,7 +96,7 @@ func damaged(format string, args ...any) error {
 
 // unpack writes the archive below dir and compares every file with the list at the start of the
 // archive. A root descriptor is used, so no name in the archive can lead out of dir.
-func unpack(r io.Reader, dir string) (list archiveList, err error) {
+func unpack(ctx context.Context, r io.Reader, dir string) (list archiveList, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return list, adapters.Unavailable(err, "cannot unpack")
@@ -117,11 +117,11 @@ func unpack(r io.Reader, dir string) (list archiveList, err error) {
 		if entries > 2*maxFiles {
 			return list, adapters.OverLimit("files", maxFiles)
 		}
-		if err := unpackOne(root, h, t); err != nil {
+		if err := unpackOne(root, h, until{ctx, t}); err != nil {
 			return list, err
 		}
 	}
-	files, err := listFiles(dir)
+	files, err := listFiles(ctx, dir)
 	if err != nil {
 		return list, adapters.Unavailable(err, "cannot read what was unpacked")
 	}

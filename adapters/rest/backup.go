@@ -42,7 +42,7 @@ func getBackup(q *request) error {
 	defer func() { _ = state.Close() }()
 	q.w.Header().Set("Content-Disposition", `attachment; filename="agentbox-backup.tar"`)
 	out := &lateWriter{q: q, mt: tarType}
-	return out.finish(state.Archive(out))
+	return out.finish(state.Archive(q.Context(), out))
 }
 
 func postRestore(q *request) error {
