@@ -27,9 +27,9 @@ var _ Host = (*mesh.Host)(nil)
 // EvictBody is the body of POST /v1/federation/evict.
 type EvictBody struct {
 	Box         string `json:"box_id"`
-	Reason      string `json:"reason"`
-	Permanent   bool   `json:"permanent"` // until an admin admits the box again
-	RetryAfterS int    `json:"retry_after_s"`
+	Reason      string `json:"reason,omitempty"`
+	Permanent   bool   `json:"permanent,omitempty"` // until an admin admits the box again
+	RetryAfterS int    `json:"retry_after_s,omitempty"`
 }
 
 // AdmitBody is the body of POST /v1/federation/admit.
