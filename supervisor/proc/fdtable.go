@@ -57,14 +57,28 @@ func tryTableCopy() bool {
 		}
 		defer unix.Close(n)
 	}
-	free := make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // for good
-		n := -1
+	free := -1
+	onThread(func() {
 		if unix.CloseRange(uint(fd)+1, uint(^uint32(0)), unix.CLOSE_RANGE_UNSHARE) == nil {
-			n, _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, first)
+			free, _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, first)
 		}
-		free <- n
+	})
+	return free == first
+}
+
+// onThread runs f on a thread that ends after it. That is never the first thread: Go does not end that
+// one, but parks it, and /proc/self shows its descriptors for ever.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onThread(f) // this goroutine holds the first thread meanwhile
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
 	}()
-	return <-free == first
+	<-done
 }

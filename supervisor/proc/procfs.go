@@ -142,9 +142,9 @@ func (t ownThreads) close() {
 
 // childrenLists are the kernel's lists of agentinit's children. Each thread that has children has a
 // list. Orphans go to the first thread (kernel/exit.c, find_new_reaper). A forked process is a
-// child of the thread that forked it. The files stay open, because they are read at every exit. No
-// list can belong to an ended thread: a Go thread ends only with a goroutine that is locked to it,
-// and agentinit has no such goroutine.
+// child of the thread that forked it. The files stay open, because they are read at every exit. The
+// list of an ended thread is empty: its children went to the first thread (kernel/exit.c,
+// find_alive_thread), which never ends before agentinit.
 type childrenLists struct {
 	absent bool // the kernel has no such lists (CONFIG_PROC_CHILDREN)
 	files  map[int]int

@@ -418,7 +418,7 @@ func (o *Owner) register(p *process, pid int) {
 	if e, ok := o.parked[pid]; ok && !isChild(pid) {
 		delete(o.parked, pid)
 		o.stats.Orphans-- // it was not an orphan
-		o.departed.add(pid, p.id)
+		o.departed.correct(pid, p.id)
 		o.leaderEnded(p, e)
 		o.settle()
 	} else {

@@ -148,6 +148,23 @@ func (d *departures) add(pid int, id uint64) {
 	d.next++
 }
 
+// correct gives the latest process with the pid its program, if it had none: it was reaped before its
+// start was registered. A second entry would not do, because of returns the first.
+func (d *departures) correct(pid int, id uint64) {
+	for i := range departedKept {
+		s := &d.slots[(d.next+departedKept-1-i)%departedKept]
+		if s.pid != pid {
+			continue
+		}
+		if s.id == 0 {
+			s.id = id
+			return
+		}
+		break
+	}
+	d.add(pid, id)
+}
+
 // of tells about the first process with the pid that was reaped after the time sent, or about the
 // latest one if that time is not known.
 func (d *departures) of(pid int, sent time.Time) (id uint64, ok bool) {

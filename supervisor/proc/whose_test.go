@@ -64,6 +64,28 @@ func TestDeparturesAreRemembered(t *testing.T) {
 	}
 }
 
+// A process that was reaped before its start was registered counts for its program, whatever the time of
+// its message.
+func TestDepartureBeforeTheRegistration(t *testing.T) {
+	const pid = 4711
+	var d departures
+	before := time.Now().Add(-time.Second)
+	d.add(pid, 0)
+	d.correct(pid, 7)
+	for _, sent := range []time.Time{before, {}} {
+		if id, ok := d.of(pid, sent); id != 7 || !ok {
+			t.Errorf("sent at %v: %d %v", sent, id, ok)
+		}
+	}
+	d.correct(pid, 8) // the entry without a program was pushed out meanwhile; 7 is that of an earlier process
+	if id, _ := d.of(pid, time.Time{}); id != 8 {
+		t.Errorf("a later process: %d", id)
+	}
+	if id, _ := d.of(pid, before); id != 7 {
+		t.Errorf("the earlier process: %d", id)
+	}
+}
+
 // A message counts for the process that had the pid when it was sent, and not for one that had it
 // before or after.
 func TestSenderHadThePidAtTheTime(t *testing.T) {
