@@ -66,7 +66,7 @@ func programKeys() []key {
 		field("instances", integer("Number of instances. One instance is called NAME, several are called NAME:0 … NAME:n-1; ${INSTANCE} is the number.").between(1, 10000).def(1)),
 		field("autostart", boolean("Start with the box.").def(true)),
 		field("required", onOff("The seal and /ready wait for the program.")),
-		field("restart", enum("When to restart a program that ended. on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
+		field("restart", enum("When to restart a program that ended. on-failure: after an unexpected exit code or a signal. The default of a schedule is never.", "always", "on-failure", "never").def("on-failure")),
 		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
 		field("start_seconds", duration("A program without ready is RUNNING after this time. If it ends earlier, the start has failed, even with an expected exit code; use type = \"oneshot\" for a program that ends by itself. 0: RUNNING at once.").def("1s")),
 		field("start_timeout", duration("If the program is not RUNNING after this time, the start has failed. 0: no limit. The default does not apply to a oneshot or a schedule.").def("60s")),
@@ -220,7 +220,7 @@ func limitsShape() *shape {
 	cpus := &shape{kinds: kString | kArray, doc: "Processors that the program may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
 	return table("Limits that the kernel enforces; an absent limit is inherited. A limit is a number, a size such as \"64MiB\", \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
 		field("nofile", count("Open files.")),
-		field("pids", count("Processes and threads of the program at once, by its cgroup. The default is three quarters of what the box may have, without a reserve of 100 for agentinit. Without a writable cgroup v2 there is no default, and a limit counts all processes of the user.")),
+		field("pids", count("Processes and threads of the program at once, by its cgroup. The default is three quarters of what the box may have after 100 are reserved for agentinit. Without a writable cgroup v2 there is no default, and a limit counts all processes of the user.")),
 		field("memory", bytes("Memory of the program, bytes, by its cgroup: above the soft limit the kernel takes memory back, at the hard one it kills. Without a writable cgroup v2 each process gets it as limit of its data (RLIMIT_DATA).")),
 		field("nproc", count("Processes of the user.")),
 		field("core", bytes("Core file, bytes.")),
