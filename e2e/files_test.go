@@ -16,7 +16,7 @@ func TestATaskReplacesItsFiles(t *testing.T) {
 [adapters]
 orchestrator = "local-process-manager"
 [templates.attacker]
-command = ["sh", "-c", 'cd "$AGENTBOX_TASK_DIR" && rm -f task.log && mkfifo task.log && truncate -s 4T left && exec sleep 1000']
+command = ["sh", "-c", 'cd "$AGENTBOX_TASK_DIR" && mkfifo fifo && mv fifo task.log && truncate -s 4T left && exec sleep 1000']
 [programs.web]
 command = ["TESTPROG", "sleep"]
 required = true
