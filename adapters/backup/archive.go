@@ -234,7 +234,7 @@ func listFiles(ctx context.Context, dir string) (files []archivedFile, err error
 		}
 		defer f.Close()
 		h := sha256.New()
-		n, err := io.Copy(h, until{ctx, f})
+		n, err := io.Copy(h, adapters.UntilDone(ctx, f))
 		if err != nil {
 			return err
 		}
@@ -271,6 +271,6 @@ func archiveOne(ctx context.Context, t *tar.Writer, dir, path string, d fs.DirEn
 		return err
 	}
 	defer f.Close()
-	_, err = io.Copy(t, until{ctx, f})
+	_, err = io.Copy(t, adapters.UntilDone(ctx, f))
 	return err
 }

@@ -263,7 +263,7 @@ func copyTree(ctx context.Context, from, to string) error {
 }
 
 // copyFrom copies a regular file as long as it is now to a new one, on disk when
-// it returns.
+// it returns. It ends with ctx: to read a sparse file of a program can take years.
 func copyFrom(ctx context.Context, open func() (fs.File, error), to string, mode fs.FileMode) error {
 	in, err := open()
 	if err != nil {
@@ -281,21 +281,8 @@ func copyFrom(ctx context.Context, open func() (fs.File, error), to string, mode
 	if err != nil {
 		return err
 	}
-	err = copySparse(out, io.LimitReader(until{ctx, in}, info.Size()))
+	err = copySparse(out, io.LimitReader(adapters.UntilDone(ctx, in), info.Size()))
 	return errors.Join(err, out.Chmod(mode.Perm()), out.Sync(), out.Close())
-}
-
-// until reads from r until ctx ends. A sparse file of a program may be so large that to read it takes years.
-type until struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u until) Read(p []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.r.Read(p)
 }
 
 // copySparse writes a new file in which zeros become holes: a sparse file of a program may be far larger

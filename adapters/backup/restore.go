@@ -117,7 +117,7 @@ func unpack(ctx context.Context, r io.Reader, dir string) (list archiveList, err
 		if entries > 2*maxFiles {
 			return list, adapters.OverLimit("files", maxFiles)
 		}
-		if err := unpackOne(root, h, until{ctx, t}); err != nil {
+		if err := unpackOne(root, h, adapters.UntilDone(ctx, t)); err != nil {
 			return list, err
 		}
 	}
