@@ -34,8 +34,7 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 		t.Fatal(err)
 	}
 	// The goroutine that counts refused calls starts with the first command that wants such a
-	// count, and ends with the owner. The check for leaked goroutines must see that goroutine from
-	// the start.
+	// count, and ends with the owner. unleaked must see that goroutine from the start.
 	first := proc.Command{Path: "/bin/true", Args: []string{"true"}, Guard: proc.GuardFull, Refused: func(proc.Refusal) {}}
 	if _, err := owner.Run(t.Context(), first, 0); err != nil {
 		t.Fatal(err)
@@ -76,14 +75,24 @@ func manager(t testing.TB, cfg orchestrator.LocalConfig) *orchestrator.Local {
 	return l
 }
 
+// unleaked returns a function that fails the test if it has begun goroutines that go on. The threads
+// of an owner that start programs end with the owner.
+func unleaked(t *testing.T) func() {
+	const onThread = "github.com/dreamlab-ai/agentinit/supervisor/proc.onThread"
+	before := goleak.IgnoreCurrent()
+	return func() {
+		goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction(onThread), goleak.IgnoreAnyFunction(onThread+".func1"))
+	}
+}
+
 func TestAgentsContract(t *testing.T) {
 	prog := built.Path(t)
 	spawner := nursery(t, nil)
-	ignore := goleak.IgnoreCurrent()
+	check := unleaked(t)
 	contract.Orchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
 		return manager(t, orchestrator.LocalConfig{Spawner: spawner})
 	})
-	goleak.VerifyNone(t, ignore)
+	check()
 }
 
 func connected(t testing.TB, l *orchestrator.Local) adapters.Orchestrator {

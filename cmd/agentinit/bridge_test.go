@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
@@ -71,11 +69,11 @@ func newBridge(t testing.TB, spawner orchestrator.Spawner) *orchestrator.Bridge 
 func TestBridgeContract(t *testing.T) {
 	prog := built.Path(t)
 	spawner := nursery(t, nil)
-	ignore := goleak.IgnoreCurrent()
+	check := unleaked(t)
 	contract.Orchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
 		return &bridged{Bridge: newBridge(t, spawner), t: t, local: manager(t, orchestrator.LocalConfig{Spawner: spawner})}
 	})
-	goleak.VerifyNone(t, ignore)
+	check()
 }
 
 // An agent behaves the same whether the box or its host runs it.

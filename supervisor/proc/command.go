@@ -83,7 +83,8 @@ type Command struct {
 	SameSession bool
 
 	// Refused is called for each system call that the guard or the sandbox refuses to the process
-	// or its descendants, if the kernel can report it. It must neither block nor call the Owner.
+	// or its descendants, if the kernel can report it. It may be called from several goroutines at
+	// once, and must neither block nor call the Owner.
 	Refused    func(Refusal)
 	Guard      Guard       // which actions against agentinit are refused
 	Sandbox    *Sandbox    // what the program may reach; nil means everything

@@ -46,6 +46,7 @@ type guard struct {
 	pending  uint64 // highest limit of queued signals for programs; each program gets a little less, see mark.go
 	nproc    uint64 // limit of processes for programs; 0 sets none
 	unscoped sync.Once
+	password [2]uint64 // see filter.Guarded
 
 	threads ownThreads
 
@@ -103,6 +104,8 @@ const nprocReserve = 64
 func newGuard(abi int, threads ownThreads) *guard {
 	g := &guard{scope: -1, threads: threads, filters: map[Guard]*guardFilter{}}
 	g.group, _ = unix.Getpgid(0) // never fails for the caller
+	word := unsafe.Slice((*byte)(unsafe.Pointer(&g.password)), unsafe.Sizeof(g.password))
+	_, _ = unix.Getrandom(word, 0) // if it fails, so does every start: see newToken
 	if abi >= landlockScopeABI {
 		attr := landlockAttr{scoped: landlockScopeSignal}
 		fd, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), attr.size(), 0)
@@ -191,7 +194,7 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	if f := g.filters[kind]; f != nil {
 		return f, nil
 	}
-	who := filter.Guarded{PID: pid, Group: g.group, Scoped: g.scope >= 0 && kind == GuardFull}
+	who := filter.Guarded{PID: pid, Password: g.password, Group: g.group, Scoped: g.scope >= 0 && kind == GuardFull}
 	if kind == GuardControl {
 		who.Signals = requests
 	}

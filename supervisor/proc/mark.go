@@ -97,6 +97,14 @@ func (m *marks) release(p *process) {
 // limit is the limit of queued signals of a slot.
 func (m *marks) limit(slot int) uint64 { return m.top - uint64(max(0, slot)) }
 
+// slot is the slot that a limit tells, or -1.
+func (m *marks) slot(limit uint64) int {
+	if limit <= m.top && m.top-limit < uint64(m.slots) {
+		return int(m.top - limit)
+	}
+	return -1
+}
+
 // seenMarks are the marks of a process, as the kernel shows them.
 type seenMarks struct {
 	limit  uint64
@@ -136,12 +144,19 @@ func (o *Owner) marked(s seenMarks) *process {
 }
 
 func (o *Owner) byLimit(limit uint64) *process {
-	if slot := int(o.marks.top) - int(limit); limit <= o.marks.top && slot < o.marks.slots {
-		if p := o.marks.used[slot]; p != nil && p.guarded {
-			return p
-		}
+	if p := o.marks.used[o.marks.slot(limit)]; p != nil && p.guarded {
+		return p
 	}
 	return nil
+}
+
+// markOf returns the slot that the limit of a guarded process tells, or -1.
+func (o *Owner) markOf(pid int) int {
+	var l unix.Rlimit
+	if unix.Prlimit(pid, rlimitSigpending, nil, &l) != nil { // a process of another user
+		l.Max = readMarks(pid).limit
+	}
+	return o.marks.slot(l.Max)
 }
 
 // readMarks reads from /proc what marked needs.
@@ -188,14 +203,15 @@ func numbers(line string) (all []int) {
 	return all
 }
 
-// addMark puts the mark of p on its command. It returns the groups that the command gets.
+// addMark puts the mark of p on its command. It returns the groups that the command gets. The last
+// two arguments mean nothing to the kernel: see filter.Guarded.
 func (o *Owner) addMark(l *launch, p *process) []uint32 {
 	if p.mark < 0 {
 		return nil
 	}
 	if p.guarded {
 		n := o.marks.limit(p.mark)
-		l.try(unix.SYS_PRLIMIT64, 0, rlimitSigpending, addr(l, &Rlimit{n, n}), 0)
+		l.try(unix.SYS_PRLIMIT64, 0, rlimitSigpending, addr(l, &Rlimit{n, n}), 0, uintptr(o.guard.password[0]), uintptr(o.guard.password[1]))
 	}
 	if p.grouped {
 		return []uint32{uint32(firstMarkGroup + p.mark)}

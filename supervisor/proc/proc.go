@@ -95,6 +95,7 @@ type Owner struct {
 	suidDumpable   bool   // a change of the user makes memory dumpable (proc(5))
 	threads        ownThreads
 	guard          *guard
+	launchers      launchers
 	score          *scoreKeeper // nil if it is not configured or the kernel refuses it
 	landlockABI    int
 	ownTable       bool // a new process makes its descriptor table, see leaveTable
@@ -221,6 +222,7 @@ func New(opts Options) (*Owner, error) {
 		seen:           map[int]seenTask{},
 		lingering:      map[*process]bool{},
 		parked:         map[int]parkedExit{},
+		launchers:      launchers{left: launchersEver},
 	}
 	o.deliver = o.exits.push
 	if o.ready = opts.Ready; o.ready == nil {
@@ -356,6 +358,7 @@ func (o *Owner) Close() error {
 	o.deaths.ep.close()
 	o.refusalsOnce.Do(func() {}) // no refusals are made from here on
 	refused := o.refused.Load()
+	o.launchers.close()
 	refused.stop()
 	o.loops.Wait()
 	o.score.close()

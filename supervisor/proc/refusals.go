@@ -33,10 +33,11 @@ const (
 )
 
 // refusals answers and reports the calls that the filters of guarded and sandboxed processes refuse
-// (seccomp_unotify(2)). A new process installs its filter and sends the descriptor of the filter's
-// listener through a socket. From then on the kernel asks here about each call that the filter
-// refuses, and the calling process waits for the answer. The answer repeats the decision of the
-// filter, so it never allows more than the filter would.
+// (seccomp_unotify(2)). What a launcher starts shares the listener of the launcher's filter. Any
+// other new process installs its filter and sends the descriptor of the listener through a socket.
+// The kernel asks here about each call that a filter refuses, and the calling process waits for the
+// answer. The answer repeats the decision of the filter, so it never allows more than the filter
+// would.
 //
 // One goroutine serves all listeners. A process that makes refused calls in a loop has a budget for
 // each second. When it has used the budget up, it waits for the next second, so that it cannot keep
@@ -45,20 +46,31 @@ type refusals struct {
 	ep           epoll // watches sock and all listeners
 	sock, remote int   // remote is the end that new processes send through
 
+	slotOf func(pid int) int // which mark a process has, see mark.go
+
 	mu        sync.Mutex
 	closed    bool
 	expected  map[uint64]*watched // by id of the process, until its listener arrives
 	listeners map[int]*watched    // by descriptor
+	sharing   map[int]*watched    // programs that a launcher started, by mark; until the mark is given out again
 }
 
-// watched is one filter with a listener.
+// watched is one filter with a listener, or a program that shares the listener of a launcher.
 type watched struct {
 	guard, sandbox *filterJudge // nil if there is no such filter
 	tell           func(Refusal)
 	fd             int
-	// Number of calls answered in the second that began at since; refusals.mu guards both.
+	shared         bool // the listener of a launcher: the caller's mark tells which program asks
+	// Number of calls answered in the second that began at since; refusals.mu guards these fields.
 	since time.Time
 	calls int
+	held  []heldCall // of a program that shares a listener and has used its budget up
+}
+
+// heldCall waits for the next second. Until then its process waits in the kernel.
+type heldCall struct {
+	via *watched
+	n   notification
 }
 
 // refusalBudget is how many refused calls in a second are answered at once. A started process and
@@ -91,12 +103,15 @@ func (fj *filterJudge) decide(d filter.Data) (refused syscall.Errno, logged bool
 }
 
 // newRefusals opens the descriptors that the goroutine waits on.
-func newRefusals() (*refusals, error) {
+func newRefusals(slotOf func(pid int) int) (*refusals, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	r := &refusals{sock: pair[0], remote: pair[1], expected: map[uint64]*watched{}, listeners: map[int]*watched{}}
+	r := &refusals{
+		sock: pair[0], remote: pair[1], slotOf: slotOf,
+		expected: map[uint64]*watched{}, listeners: map[int]*watched{}, sharing: map[int]*watched{},
+	}
 	if r.ep, err = newEpoll(); err == nil {
 		err = r.ep.watch(r.sock, unix.EPOLLIN)
 	}
@@ -196,20 +211,28 @@ func (r *refusals) receive() {
 		}
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	key := binary.NativeEndian.Uint64(id[:])
 	w := r.expected[key]
 	delete(r.expected, key)
-	if fd < 0 { // agentinit has no free descriptor: refused calls then get ENOSYS
-		return
+	r.mu.Unlock()
+	if fd >= 0 { // otherwise agentinit has no free descriptor, and refused calls get ENOSYS
+		r.add(fd, w)
 	}
+}
+
+// add serves a listener from now on. If it cannot, it closes the listener, and refused calls get
+// ENOSYS.
+func (r *refusals) add(fd int, w *watched) bool {
 	fd = highfd.Raise(fd)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if w == nil || r.closed || r.ep.watch(fd, unix.EPOLLIN) != nil {
 		unix.Close(fd)
-		return
+		return false
 	}
 	w.fd = fd
 	r.listeners[fd] = w
+	return true
 }
 
 // notification and response are struct seccomp_notif and struct seccomp_notif_resp.
@@ -234,12 +257,106 @@ func (r *refusals) answer(w *watched) {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
-	refusal, resp := w.judge(&n)
-	w.tell(refusal) // before the answer, so that the refusal is reported before the end of the process
-	r.reply(w.fd, &resp)
+	if w.shared {
+		r.answerShared(w, n)
+		return
+	}
+	r.decide(w, w.fd, &n)
 	if r.spend(w, time.Now()) {
 		r.rest(w)
 	}
+}
+
+func (r *refusals) decide(w *watched, fd int, n *notification) {
+	refusal, resp := w.judge(n)
+	w.tell(refusal) // before the answer, so that the refusal is reported before the end of the process
+	r.reply(fd, &resp)
+}
+
+// answerShared answers a call on the listener of a launcher. If its program has used up its budget,
+// the call waits, because the listener must go on with those of other programs.
+func (r *refusals) answerShared(via *watched, n notification) {
+	w := r.sharer(int(n.pid))
+	if w == nil { // it cannot happen: what a launcher starts has a mark
+		w = &watched{guard: via.guard, tell: func(Refusal) {}}
+	}
+	if !r.hold(w, heldCall{via, n}, time.Now()) {
+		r.decide(w, via.fd, &n)
+	}
+}
+
+// share says which program has a mark.
+func (r *refusals) share(mark int, w *watched) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sharing[mark] = w
+}
+
+// sharer is the program to which a process under the filter of a launcher belongs.
+func (r *refusals) sharer(pid int) *watched {
+	slot := r.slotOf(pid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sharing[slot]
+}
+
+// hold keeps the call for later if the budget of this second is used up.
+func (r *refusals) hold(w *watched, c heldCall, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(w.held) == 0 && !r.spendLocked(w, now) {
+		return false
+	}
+	if w.held = append(w.held, c); len(w.held) == 1 {
+		time.AfterFunc(time.Until(w.since.Add(time.Second)), func() { r.resume(w) })
+	}
+	return true
+}
+
+// resume answers the calls that have waited, as many as one second allows.
+func (r *refusals) resume(w *watched) {
+	for {
+		c, ok := r.next(w)
+		if !ok {
+			return
+		}
+		refusal, resp := w.judge(&c.n)
+		w.tell(refusal)
+		r.mu.Lock()
+		if r.serves(c.via) {
+			r.reply(c.via.fd, &resp)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// next takes the first call whose process still waits. If the budget is used up, it has resume
+// called again in a second.
+func (r *refusals) next(w *watched) (c heldCall, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(w.held) > 0 {
+		c = w.held[0]
+		waits := r.serves(c.via) && c.waits()
+		if waits && r.spendLocked(w, time.Now()) {
+			time.AfterFunc(time.Until(w.since.Add(time.Second)), func() { r.resume(w) })
+			return heldCall{}, false
+		}
+		if w.held = w.held[1:]; waits {
+			return c, true
+		}
+	}
+	return heldCall{}, false
+}
+
+// serves tells whether the listener is open: its number may belong to another one. The caller holds
+// the mutex.
+func (r *refusals) serves(via *watched) bool { return !r.closed && r.listeners[via.fd] == via }
+
+// waits tells whether the process still waits for the answer. It may have been killed.
+func (c *heldCall) waits() bool {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.via.fd), unix.SECCOMP_IOCTL_NOTIF_ID_VALID, uintptr(unsafe.Pointer(&c.n.id)))
+	return errno == 0
 }
 
 // reply sends the answer. An error means that the process has ended meanwhile.
@@ -271,6 +388,10 @@ func (w *watched) judge(n *notification) (Refusal, response) {
 func (r *refusals) spend(w *watched, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.spendLocked(w, now)
+}
+
+func (r *refusals) spendLocked(w *watched, now time.Time) bool {
 	if now.Sub(w.since) >= time.Second {
 		w.since, w.calls = now, 0
 	}
@@ -296,7 +417,7 @@ func (r *refusals) rest(w *watched) {
 // refusals returns the server of refused calls; nil if the kernel refuses what it needs.
 func (o *Owner) refusals() *refusals {
 	o.refusalsOnce.Do(func() {
-		r, err := newRefusals()
+		r, err := newRefusals(o.markOf)
 		if err != nil {
 			o.report("what programs are refused is not counted: " + err.Error())
 			return
@@ -328,8 +449,13 @@ type message struct {
 const unset = ^uint64(0)
 
 // addFilters puts the filters of the guard and of the sandbox into force. If the caller wants
-// refusals reported, they become one filter with a listener.
-func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
+// refusals reported, they become one filter with a listener. A process that a launcher makes has
+// both already.
+func (o *Owner) addFilters(l *launch, c *Command, p *process, by *launcher) error {
+	if by != nil {
+		o.refused.Load().share(p.mark, &watched{guard: by.filter.judge, tell: c.Refused})
+		return nil
+	}
 	guard, err := o.guardFilter(c)
 	if err != nil {
 		return err
@@ -354,8 +480,8 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 	default:
 		all = filter.Notify(filter.Chain(sandbox, guard.plain))
 	}
-	r.expect(id, &watched{guard: guard.judge, sandbox: newFilterJudge(sandbox), tell: c.Refused})
-	l.addListener(all, id, r.remote)
+	r.expect(p.id, &watched{guard: guard.judge, sandbox: newFilterJudge(sandbox), tell: c.Refused})
+	l.addListener(all, p.id, r.remote)
 	l.addPlainFilters(guard.plain, sandbox)
 	l.steps[l.jump].OnError = uintptr(len(l.steps))
 	return nil
@@ -383,6 +509,10 @@ func (l *launch) addPlainFilters(guard, sandbox []unix.SockFilter) {
 	}
 }
 
+// listenerFlags make a listener with the filter. Its processes wait for answers so that only KILL
+// ends the wait.
+const listenerFlags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+
 // addListener installs a filter with a listener and sends the listener. The steps after it are for
 // a kernel that refuses the listener: before Linux 5.19, or if a filter around agentinit already
 // has one.
@@ -398,11 +528,10 @@ func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	m.header.SetIovlen(1)
 	m.header.SetControllen(unix.CmsgSpace(4))
 
-	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	prog := &unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
 	l.kept = append(l.kept, f)
 	install := len(l.steps)
-	l.add(stepInfo{}, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, addr(l, prog)).Store = uintptr(unsafe.Pointer(&m.control.fd))
+	l.add(stepInfo{}, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, listenerFlags, addr(l, prog)).Store = uintptr(unsafe.Pointer(&m.control.fd))
 	l.try(unix.SYS_SENDMSG, uintptr(sock), addr(l, m), unix.MSG_NOSIGNAL)
 	// A step that always fails works as a jump.
 	l.jump = len(l.steps)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,12 +109,12 @@ func TestRefusalsAreTold(t *testing.T) {
 func self() string { return strconv.Itoa(os.Getpid()) }
 
 // If the kernel refuses the listener, the filters stay in force. Here, the kernel refuses because
-// the new process has no free descriptor.
+// the new process has no free descriptor; GuardBeside makes it install its filter itself.
 func TestFiltersWithoutAListener(t *testing.T) {
 	reports := newReports()
 	o := newOwner(t, Options{Report: reports.add})
 	c := sh("kill -0 " + self())
-	c.Guard = GuardFull
+	c.Guard = GuardBeside
 	c.Rlimits = map[string]Rlimit{"nofile": {Soft: 3, Hard: 1000}}
 	c.Refused = func(r Refusal) { t.Errorf("told %+v", r) }
 	if res, err := o.Run(t.Context(), c, 1000); err != nil || res.Exit.Code() == 0 {
@@ -166,23 +167,39 @@ func TestRefusalBudget(t *testing.T) {
 	}
 }
 
-// A flood of refused calls is answered and does not delay the calls of another process.
+// A flood of refused calls is answered and does not delay the calls of another process. GuardFull
+// shares its listener with that process, GuardBeside has its own.
 func TestFloodOfRefusals(t *testing.T) {
-	reports := newReports()
-	o := newOwner(t, Options{Report: reports.add})
-	flood := sh("while :; do kill -0 " + self() + "; done 2>/dev/null")
-	flood.Guard, flood.Refused = GuardFull, func(Refusal) {}
-	p, err := o.Start(flood)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := sh("renice -n 5 -p " + self())
-	c.Guard = GuardFull
-	if _, told := listened(t, o, c, reports); len(told) == 0 {
-		t.Error("nothing was told")
-	}
-	if err := o.Kill(p.ID); err != nil {
-		t.Error(err)
+	for name, guard := range map[string]Guard{"shared listener": GuardFull, "own listener": GuardBeside} {
+		t.Run(name, func(t *testing.T) {
+			reports := newReports()
+			o := newOwner(t, Options{Report: reports.add})
+			var told atomic.Int64
+			reached := map[int64]chan struct{}{refusalBudget - 1: make(chan struct{}), 2 * refusalBudget: make(chan struct{})}
+			flood := sh("while :; do kill -0 " + self() + "; done 2>/dev/null")
+			flood.Guard, flood.Refused = guard, func(Refusal) {
+				if c := reached[told.Add(1)]; c != nil {
+					close(c)
+				}
+			}
+			p, err := o.Start(flood)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := sh("renice -n 5 -p " + self())
+			c.Guard = GuardFull
+			if _, told := listened(t, o, c, reports); len(told) == 0 {
+				t.Error("nothing was told")
+			}
+			<-reached[refusalBudget-1] // from here on the flood waits
+			if _, told := listened(t, o, c, reports); len(told) != 1 {
+				t.Errorf("told %+v", told)
+			}
+			<-reached[2*refusalBudget] // it was answered again in later seconds
+			if err := o.Kill(p.ID); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
@@ -216,7 +233,7 @@ func TestFilterThatRefusesSending(t *testing.T) {
 // A listener is closed when its processes have ended, even while a new process before its exec
 // holds a copy of it.
 func TestListenerThatIsHeldElsewhere(t *testing.T) {
-	r, err := newRefusals()
+	r, err := newRefusals(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -162,8 +162,9 @@ func (cr *Credential) isOurs() bool {
 // system may not answer.
 const execPatience = 10 * time.Second
 
-// prodEvery is how often a start that waits for its exec checks the process and sends SIGCONT. A
-// program that stops all others in a loop leaves the new process only short times to run.
+// prodEvery is how often a start that waits for its exec checks the process, and sends SIGCONT if it
+// is stopped. A program that stops all others in a loop leaves the new process only short times to
+// run.
 const prodEvery = 2 * time.Millisecond
 
 // maxHung is how many starts may hang in the kernel where not even SIGKILL ends them. Each keeps
@@ -201,10 +202,15 @@ var (
 
 func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *childIO) error {
 	o.beginFork()
-	l, err := o.plan(c, p, path, env, io)
+	by, err := o.launcher(c, p)
+	var l *launch
 	if err == nil {
-		err = o.execute(l, p, path)
-		l.release()
+		if l, err = o.plan(c, p, path, env, io, by); err == nil {
+			err = o.execute(l, p, path, by)
+			l.release()
+		} else if by != nil {
+			o.launchers.put(by)
+		}
 	}
 	if err == nil {
 		err = l.verdict(c, path)
@@ -232,9 +238,13 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 // execute makes the process and waits until it has executed the program or is dead. When
 // execPatience has passed, it kills the process and waits a little for its end. A process that
 // still hangs in the kernel then stays registered until it is reaped.
-func (o *Owner) execute(l *launch, p *process, path string) error {
+func (o *Owner) execute(l *launch, p *process, path string, by *launcher) error {
 	done := make(chan syscall.Errno, 1)
-	go func() { done <- o.forkHere(l) }()
+	if by != nil {
+		by.jobs <- launchJob{l, done}
+	} else {
+		go func() { done <- o.forkHere(l) }()
+	}
 	began := time.Now()
 	look := time.NewTicker(prodEvery)
 	defer look.Stop()
@@ -259,15 +269,22 @@ func (o *Owner) execute(l *launch, p *process, path string) error {
 		if p.pid == 0 && l.made() != 0 {
 			o.register(p, l.made())
 		}
-		if p.pid != 0 && !p.reaped {
-			sig := syscall.SIGCONT
-			if late {
-				sig = syscall.SIGKILL
-			}
-			_ = unix.Kill(p.pid, sig) // EPERM: the process already has another user and agentinit may not signal it; execPatience ends the wait
+		switch {
+		case p.pid == 0 || p.reaped:
+		case late:
+			_ = unix.Kill(p.pid, unix.SIGKILL) // an error: as below
+		case isStopped(p.pid):
+			_ = unix.Kill(p.pid, unix.SIGCONT) // EPERM: the process already has another user and agentinit may not signal it; execPatience ends the wait
 		}
 		o.mu.Unlock()
 	}
+}
+
+// isStopped tells whether a process is stopped. A program that runs already could have a use for
+// SIGCONT, and would be surprised by it.
+func isStopped(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && (st.state == 'T' || st.state == 't')
 }
 
 func (o *Owner) errLate(path string) error {

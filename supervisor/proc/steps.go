@@ -45,10 +45,10 @@ var rlimitOrder = []string{"core", "cpu", "data", "fsize", "memlock", "nofile", 
 
 // plan writes the table for a command. Steps that need a privilege come before the change of the
 // user, steps that must have the user's rights after it, and steps that may forbid others at the
-// end.
-func (o *Owner) plan(c *Command, p *process, path string, env []string, io *childIO) (*launch, error) {
+// end. by is the launcher that makes the process, or nil.
+func (o *Owner) plan(c *Command, p *process, path string, env []string, io *childIO, by *launcher) (*launch, error) {
 	l := newLaunch()
-	if err := o.fill(l, c, p, path, env, io); err != nil {
+	if err := o.fill(l, c, p, path, env, io, by); err != nil {
 		l.release()
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 	return l, nil
 }
 
-func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []string, io *childIO) error {
+func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []string, io *childIO, by *launcher) error {
 	cgroup, hasCgroup := p.cgroup.fd()
 	if !hasCgroup || o.noCgroupClone.Load() {
 		cgroup = -1
@@ -116,7 +116,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 			return err
 		}
 	}
-	if c.NoNewPrivs || c.Guard != GuardNone {
+	if by == nil && (c.NoNewPrivs || c.Guard != GuardNone) {
 		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
 	l.restrict()
@@ -124,7 +124,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	// opened otherwise. Kernels before 5.11 do not have this call.
 	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
 	o.addScope(l, c)
-	if err := o.addFilters(l, c, p.id); err != nil {
+	if err := o.addFilters(l, c, p, by); err != nil {
 		return err
 	}
 	if o.ownTable {

@@ -20,6 +20,12 @@ type Guarded struct {
 	// Signals are those that the program may nevertheless send to agentinit: the control requests
 	// of a program with control = true.
 	Signals []int
+	// Password allows a new process of agentinit to set its limit of queued signals, which no
+	// program may: a new process is already under the filter when it does so. It is what the process
+	// has in the fifth and sixth argument of prlimit64(2), which has four. Programs cannot learn it,
+	// because they can read neither agentinit's memory nor the filter (ptrace(2),
+	// PTRACE_SECCOMP_GET_FILTER). The zero value allows nothing.
+	Password [2]uint64
 }
 
 // Numbers that the kernel headers define but package unix does not.
@@ -92,6 +98,13 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 	p.ret(errno(uint32(unix.ENOSYS)))
 	for i, c := range all {
 		p.label(archLabel(i))
+		if i > 0 {
+			// When a filter is installed, the kernel runs it once for every number of either table, to
+			// learn which calls need no filter later. It stops at the first look at an argument
+			// (seccomp_is_const_allow in kernel/seccomp.c). So 32-bit programs, which are rare, have the
+			// filter at every call, and each start takes less.
+			p.load(low(0))
+		}
 		p.dispatch(c, g)
 	}
 	p.handlers(g)
@@ -108,14 +121,14 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 	p.ret(errno(uint32(unix.EPERM)))
 	p.label("absent")
 	p.ret(errno(uint32(unix.ENOSYS)))
+	p.label("gone")
+	p.ret(errno(uint32(unix.ESRCH)))
 	return p.assemble()
 }
 
 func archLabel(i int) string { return "arch" + string(rune('0'+i)) }
 
-// dispatch jumps to the handler of the call, by binary search. A short path matters: when a filter
-// is installed, the kernel runs it once for every system call number, to learn which calls need no
-// filter later (seccomp_cache_prepare in kernel/seccomp.c).
+// dispatch jumps to the handler of the call, by binary search.
 func (p *program) dispatch(c calls, g Guarded) {
 	p.load(offNr)
 	if c.arch == unix.AUDIT_ARCH_X86_64 {
@@ -167,7 +180,16 @@ func (p *program) handlers(g Guarded) {
 	p.group(g)
 	p.jump("target")
 
+	// The Go runtime stops agentinit's threads with SIGURG. If a thread under the filter does so, no
+	// listener may be asked, because the goroutine that answers may be what stops. Notify leaves this
+	// error alone.
 	p.label("both") // tgkill(tgid, tid, sig): each of the two ids may name agentinit's thread
+	asks := p.unique()
+	p.load(low(2))
+	p.when(bpf.JumpNotEqual, uint32(unix.SIGURG), asks)
+	p.load(low(0))
+	p.when(bpf.JumpEqual, uint32(g.PID), "gone")
+	p.label(asks)
 	p.load(low(1))
 	for _, r := range taskRanges(g) {
 		next := p.unique()
@@ -191,6 +213,9 @@ func (p *program) handlers(g Guarded) {
 	p.label(own)
 	p.load(low(1))
 	p.when(bpf.JumpNotEqual, rlimitSigpending, "allow")
+	if g.Password != [2]uint64{} {
+		p.password(g.Password)
+	}
 	p.load(low(2))
 	p.when(bpf.JumpNotEqual, 0, "deny")
 	p.load(high(2))
@@ -239,6 +264,22 @@ func (p *program) handlers(g Guarded) {
 	p.when(bpf.JumpEqual, fioSetOwn, "deny")
 	p.when(bpf.JumpEqual, siocSPGRP, "deny")
 	p.jump("allow")
+}
+
+// password allows the call if its fifth and sixth argument are the password.
+func (p *program) password(words [2]uint64) {
+	wrong := p.unique()
+	for i, w := range words {
+		p.load(low(4 + i))
+		p.when(bpf.JumpNotEqual, uint32(w), wrong)
+		p.load(high(4 + i))
+		if i == 0 {
+			p.when(bpf.JumpNotEqual, uint32(w>>32), wrong)
+		} else {
+			p.when(bpf.JumpEqual, uint32(w>>32), "allow")
+		}
+	}
+	p.label(wrong)
 }
 
 // group denies the negative process group of agentinit.

@@ -42,6 +42,7 @@ func answer(t *testing.T, f []unix.SockFilter, arch, nr uint32, args ...uint64) 
 const (
 	refused = retErrno | uint32(unix.EPERM)
 	missing = retErrno | uint32(unix.ENOSYS)
+	gone    = retErrno | uint32(unix.ESRCH)
 )
 
 func TestGuard(t *testing.T) {
@@ -49,6 +50,9 @@ func TestGuard(t *testing.T) {
 	g := Guarded{PID: 1, Tasks: []int{1, 6, 7, 40, 500, 501}, Group: 1}
 	scoped, control := g, g
 	scoped.Scoped, control.Signals = true, []int{15}
+	password := [2]uint64{0x123456789abcdef0, 0xfedcba9876543211}
+	secret := g
+	secret.Password = password
 	for _, machine := range []string{"amd64", "arm64"} {
 		for _, c := range tables(machine) {
 			for _, tc := range []struct {
@@ -78,6 +82,15 @@ func TestGuard(t *testing.T) {
 				{g, c.fcntl, []uint64{3, 8, 1}, refused}, {g, c.fcntl, []uint64{3, 15, 0}, refused}, {g, c.fcntl, []uint64{3, 8, 900}, retAllow},
 				{g, c.fcntl, []uint64{3, 3, 1}, retAllow}, {scoped, c.fcntl, []uint64{3, 15, 0}, retAllow}, {g, c.ioctl, []uint64{3, 0x8901, 0}, refused},
 				{g, 7777, []uint64{1, 1, 1, 1}, retAllow},
+				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0], password[1]}, retAllow},
+				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0], password[1] ^ 1<<40}, refused},
+				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0] ^ 1, password[1]}, refused},
+				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0] ^ 1<<63, password[1]}, refused},
+				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0], password[1] ^ 1}, refused},
+				{secret, c.prlimit, []uint64{6, 11, 1, 0, password[0], password[1]}, refused},
+				{g, c.prlimit, []uint64{0, 11, 1, 0, 0, 0}, refused},
+				{g, c.tgkill, []uint64{1, 7, uint64(unix.SIGURG)}, gone}, {g, c.tgkill, []uint64{900, 7, uint64(unix.SIGURG)}, refused},
+				{g, c.tgkill, []uint64{900, 901, uint64(unix.SIGURG)}, retAllow},
 			} {
 				f, err := Guard(machine, tc.g)
 				if err != nil {
@@ -98,6 +111,20 @@ func TestGuard(t *testing.T) {
 	}
 	if got := answer(t, f, unix.AUDIT_ARCH_PPC, 37, 1, 9); got != missing {
 		t.Errorf("another architecture: %#x", got)
+	}
+}
+
+// A thread of agentinit under the filter must never wait for an answer about the runtime's signal.
+func TestNotifyDoesNotAskAboutTheRuntimesSignal(t *testing.T) {
+	f, err := Guard("amd64", Guarded{PID: 1, Tasks: []int{1, 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = Notify(f)
+	for sig, want := range map[unix.Signal]uint32{unix.SIGURG: gone, unix.SIGTERM: retNotify} {
+		if got := answer(t, f, unix.AUDIT_ARCH_X86_64, callsAMD64.tgkill, 1, 2, uint64(sig)); got != want {
+			t.Errorf("%v: %#x, want %#x", sig, got, want)
+		}
 	}
 }
 

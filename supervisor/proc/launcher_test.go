@@ -1,0 +1,197 @@
+package proc
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// heardBy collects the names of refused calls by program.
+type heardBy struct {
+	mu    sync.Mutex
+	calls map[string][]string
+}
+
+func (h *heardBy) of(name string) func(Refusal) {
+	return func(r Refusal) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.calls == nil {
+			h.calls = map[string][]string{}
+		}
+		h.calls[name] = append(h.calls[name], r.Call)
+	}
+}
+
+func (h *heardBy) got(name string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.calls[name])
+}
+
+// needsLaunchers skips the test if the kernel refuses launchers. It is for an Owner that has started
+// a program.
+func needsLaunchers(t *testing.T, o *Owner) {
+	t.Helper()
+	o.launchers.mu.Lock()
+	defer o.launchers.mu.Unlock()
+	if o.launchers.left == 0 {
+		t.Skip("needs a kernel with listeners of seccomp filters")
+	}
+}
+
+// guarded is a shell script under the full guard.
+func guarded(script string, refused func(Refusal)) Command {
+	c := sh(script)
+	c.Guard, c.Refused = GuardFull, refused
+	return c
+}
+
+// Programs that share a filter have just this one, and what they are refused is told to their own
+// starts, also if the caller has lost its program.
+func TestLauncherTellsWhose(t *testing.T) {
+	o := newOwner(t, Options{})
+	var h heardBy
+	dir := t.TempDir()
+	begin, end := filepath.Join(dir, "begin"), filepath.Join(dir, "end")
+	for _, f := range []string{begin, end} {
+		if err := unix.Mkfifo(f, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := mustStart(t, o, guarded("setsid sh -c 'read x <"+begin+"; kill -0 "+self()+"; echo >"+end+"' & exit 3", h.of("late")))
+	needsLaunchers(t, o)
+	if e := next(t, o, late.ID, Exited); e.Code() != 3 {
+		t.Fatalf("%+v", e)
+	}
+	for _, x := range []struct{ name, script string }{
+		{"renice", "renice -n 5 -p " + self()}, {"limit", "prlimit --sigpending=5:5 true"},
+		{"none", "test \"$(grep Seccomp_filters /proc/self/status | tr -dc 0-9)\" = " + strconv.Itoa(ownFilters(t)+1)},
+	} {
+		r, err := o.Run(t.Context(), guarded(x.script, h.of(x.name)), 1000)
+		if ok := r.Exit.Code() == 0; err != nil || ok != (x.name == "none") {
+			t.Errorf("%s: %s %+v, %v", x.name, r.Output, r.Exit, err)
+		}
+	}
+	if err := os.WriteFile(begin, []byte("\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(end); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]string{"renice": {"setpriority"}, "limit": {"prlimit64"}, "late": {"kill"}, "none": nil} {
+		if got := h.got(name); !slices.Equal(got, want) {
+			t.Errorf("%s: told %v, want %v", name, got, want)
+		}
+	}
+	r := o.refused.Load()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for fd, w := range r.listeners {
+		if !w.shared {
+			t.Errorf("a program has made listener %d", fd)
+		}
+	}
+}
+
+// ownFilters is how many seccomp filters the test itself has.
+func ownFilters(t *testing.T) int {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Seccomp_filters:"); ok {
+			return numbers(rest)[0]
+		}
+	}
+	t.Skip("needs a kernel that counts filters (Linux 5.16)")
+	return 0
+}
+
+// The thread of a launcher is not the first one, and no other thread of agentinit has the filter:
+// agentinit signals its programs from there.
+func TestLauncherKeepsToItsThread(t *testing.T) {
+	o := newOwner(t, Options{})
+	if r, err := o.Run(t.Context(), guarded("exit 0", func(Refusal) {}), 100); err != nil || r.Exit.Code() != 0 {
+		t.Fatalf("%+v, %v", r.Exit, err)
+	}
+	needsLaunchers(t, o)
+	tasks, err := filepath.Glob(taskDir + "/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var under []string
+	base := ownFilters(t)
+	for _, file := range tasks {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(b), "Seccomp_filters:\t"+strconv.Itoa(base+1)+"\n") {
+			under = append(under, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	if len(under) == 0 || slices.Contains(under, strconv.Itoa(os.Getpid())) {
+		t.Errorf("under the filter: %v", under)
+	}
+}
+
+// A thread that agentinit makes later is protected from programs that start later.
+func TestLauncherProtectsNewThreads(t *testing.T) {
+	o := newOwner(t, Options{})
+	if r, err := o.Run(t.Context(), guarded("exit 0", func(Refusal) {}), 100); err != nil || r.Exit.Code() != 0 {
+		t.Fatalf("%+v, %v", r.Exit, err)
+	}
+	needsLaunchers(t, o)
+	before := o.threads.count()
+	stop := make(chan struct{})
+	defer close(stop)
+	tid := 0
+	for o.threads.count() == before {
+		id := make(chan int)
+		go func() {
+			runtime.LockOSThread()
+			id <- unix.Gettid()
+			<-stop
+		}()
+		tid = <-id
+	}
+	for guard, want := range map[Guard]bool{GuardFull: true, GuardNone: false} {
+		c := guarded("kill -0 "+strconv.Itoa(tid), func(Refusal) {})
+		c.Guard = guard
+		r, err := o.Run(t.Context(), c, 1000)
+		if failed := r.Exit.Code() != 0; err != nil || failed != want {
+			t.Errorf("guard %d: %s %+v, %v", guard, r.Output, r.Exit, err)
+		}
+	}
+}
+
+// A start that hangs holds up its launcher, but no other start.
+func TestLaunchersBusy(t *testing.T) {
+	o := newOwner(t, Options{})
+	c := guarded("exit 7", func(Refusal) {})
+	if r, err := o.Run(t.Context(), c, 100); err != nil || r.Exit.Code() != 7 {
+		t.Fatalf("%+v, %v", r.Exit, err)
+	}
+	needsLaunchers(t, o)
+	f, err := o.guardFilter(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range launchersEver { // more than there may be
+		w, more := o.launchers.take(f)
+		if w != nil {
+			defer o.launchers.put(w)
+		} else if !more {
+			break
+		}
+	}
+	if r, err := o.Run(t.Context(), c, 100); err != nil || r.Exit.Code() != 7 {
+		t.Errorf("%+v, %v", r.Exit, err)
+	}
+}
