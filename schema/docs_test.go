@@ -3,9 +3,11 @@ package schema
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // TestReferenceIsCurrent checks that docs/manifest.md matches the shapes.
@@ -32,10 +34,110 @@ environment, manifest, feature catalogue (of programs), ` + "`[supervisor.defaul
 programs), default.
 
 `)
+	var tables bytes.Buffer
 	for _, k := range manifestShape().keys {
-		referenceTable(&b, []string{k.name}, k.shape)
+		referenceTable(&tables, []string{k.name}, k.shape)
 	}
+	contents(&b, tableNames(tables.String()))
+	b.Write(tables.Bytes())
 	return b.Bytes()
+}
+
+// subjects groups the top-level tables for the list of contents.
+var subjects = []struct {
+	title  string
+	tables []string
+}{
+	{"Programs", []string{"programs", "artifacts"}},
+	{"The box", []string{"supervisor", "bootstrap", "api", "observability", "security"}},
+	{"Agents and tools", []string{"templates", "providers", "consultants", "skills", "toolchains"}},
+	{"Slots", []string{"adapters", "slots", "integrations", "privacy_filter", "adapters_compat"}},
+	{"Identity and mesh", []string{"sovereign_mesh", "federation", "linked_data"}},
+	{"Other parts", []string{"core", "gpu", "desktop"}},
+}
+
+var tableHeading = regexp.MustCompile("(?m)^## `\\[+([^\\]]+)\\]+`$")
+
+// tableNames lists the tables that have a section, in the order of the sections.
+func tableNames(markdown string) []string {
+	var out []string
+	for _, m := range tableHeading.FindAllStringSubmatch(markdown, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// contents writes a list of the tables: one line for each subject. The text of a link has no
+// brackets, because agentctl help and the man page read a link only up to the first bracket.
+func contents(b *bytes.Buffer, names []string) {
+	b.WriteString("This page describes the following tables. Names in parentheses are sub-tables of the table before\n" +
+		"them: `backoff` is `[programs.<name>.backoff]`. For programs of your own, `[programs.<name>]` and\n" +
+		"`[supervisor]` are enough.\n\n")
+	for _, s := range subjects {
+		var entries []string
+		for _, top := range s.tables {
+			entries = append(entries, contentsOf(top, names))
+		}
+		fmt.Fprintf(b, "- **%s**: %s\n", s.title, strings.Join(entries, "; "))
+	}
+	b.WriteString("\n")
+}
+
+// contentsOf links to a top-level table and to the tables below it.
+func contentsOf(top string, names []string) string {
+	entry, below := "", []string(nil)
+	for _, name := range names {
+		rest, ok := strings.CutPrefix(name, top)
+		rest = strings.TrimPrefix(rest, ".<name>")
+		switch {
+		case !ok || rest != "" && rest[0] != '.':
+		case rest == "":
+			entry = link(name, name)
+		case !strings.HasPrefix(name, "security.exceptions."): // all alike, one for each feature
+			below = append(below, link(rest[1:], name))
+		}
+	}
+	if below != nil {
+		entry += " (" + strings.Join(below, ", ") + ")"
+	}
+	return entry
+}
+
+func link(text, table string) string { return fmt.Sprintf("[`%s`](#%s)", text, anchorOf(table)) }
+
+// anchorOf is the anchor that GitHub and mkdocs make of a heading without spaces: lower case, and of
+// the punctuation only hyphen and underscore.
+func anchorOf(heading string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_' {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
+
+// Each table is in the contents, and each link there leads to one section.
+func TestContentsOfReference(t *testing.T) {
+	text := string(reference())
+	sections := map[string]int{}
+	for _, name := range tableNames(text) {
+		sections[anchorOf(name)]++
+	}
+	if len(sections) < 80 {
+		t.Fatalf("only %d tables found", len(sections))
+	}
+	links := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllStringSubmatch(text, -1) {
+		links[m[1]] = true
+		if sections[m[1]] != 1 {
+			t.Errorf("the link #%s leads to %d sections", m[1], sections[m[1]])
+		}
+	}
+	for _, name := range tableNames(text) {
+		if !links[anchorOf(name)] && !strings.HasPrefix(name, "security.exceptions.") {
+			t.Errorf("[%s] is not in the contents: put its top-level table into subjects", name)
+		}
+	}
 }
 
 func referenceTable(b *bytes.Buffer, path []string, s *shape) {
