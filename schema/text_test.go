@@ -68,6 +68,9 @@ func TestAcceptedTexts(t *testing.T) {
 // For a document of any size and shape, Load returns and the process survives. The numbers of
 // findings are exact. The test's own limit bounds the time.
 func TestHugeDocuments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: reads tens of megabytes")
+	}
 	many := func(n int, line string) []byte {
 		var b bytes.Buffer
 		for i := range n {

@@ -110,6 +110,9 @@ func TestWhatMayBeDoneIsKeptOfARefusal(t *testing.T) {
 }
 
 func TestQuota(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: writes as much as the quota")
+	}
 	p := connected(t, emptyPod(t))
 	_, err := p.Write(t.Context(), "/huge", adapters.Body{ContentType: "a/b", Reader: bytes.NewReader(make([]byte, quota+1)), Size: quota + 1}, adapters.Cond{})
 	wantCode(t, "over quota", err, adapters.CodePayloadTooLarge)

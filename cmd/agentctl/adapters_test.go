@@ -208,6 +208,9 @@ func TestBeadVerbs(t *testing.T) {
 
 // One page of the box has at most 1000 beads. ready shows all of them.
 func TestReadyShowsEveryPage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: imports a thousand beads")
+	}
 	b := newSlotsBox(t)
 	const beads = 1003
 	var file strings.Builder

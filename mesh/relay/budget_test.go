@@ -386,6 +386,9 @@ func TestWaitingSessionMakesRoom(t *testing.T) {
 
 // A REQ of a stranger gets maxStored events for all its filters together; one of the box gets all.
 func TestStoredEventsOfOneRequest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: signs and stores tens of thousands of events")
+	}
 	own, k := newKey(t), newKey(t)
 	r, url := serve(t, func(_ *Config, p *Policy) { p.Own = []string{string(own.Public())} })
 	const each, groups = maxLimit, maxStored/maxLimit + 1

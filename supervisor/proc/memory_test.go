@@ -87,6 +87,7 @@ func hangs(pid string, call int) bool {
 func TestReadsThatNeverWait(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
+	o.tags.patience = environPatience // the environment is never read
 	path, abort := silentFile(t)
 	holder := mustStart(t, o, prog(bin, "hold-memory", path))
 	pid := holder.PID
