@@ -47,6 +47,7 @@ func tamper(args []string) error {
 	raw("kill-thread", unix.SYS_KILL, t, 0)
 	raw("tkill", unix.SYS_TKILL, t, 0)
 	raw("tgkill", unix.SYS_TGKILL, p, t, 0)
+	raw("tgkill-urg", unix.SYS_TGKILL, p, t, uintptr(unix.SIGURG)) // only Landlock refuses it, where there is a scope
 	info := [128]byte{}
 	*(*int32)(unsafe.Pointer(&info[8])) = -1 // si_code: SI_QUEUE
 	raw("sigqueue", unix.SYS_RT_SIGQUEUEINFO, p, 0, uintptr(unsafe.Pointer(&info)))

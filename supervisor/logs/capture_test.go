@@ -22,7 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/dreamlab-ai/agentinit/supervisor/logs.lowly"))
+}
 
 // sinkhole collects what the plane writes to a real pipe.
 type sinkhole struct {

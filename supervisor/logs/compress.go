@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -157,20 +158,31 @@ func written(f *os.File) (int64, error) {
 	return info.Size(), err
 }
 
-// atLowPriority runs f on a thread with the lowest priority: nice 19 and the idle I/O class.
-// setpriority(2) and ioprio_set(2) change one thread. To raise the priority again needs
-// CAP_SYS_NICE, so the thread must end with f: the runtime ends a thread if a goroutine returns
-// while it is locked to that thread.
+// lowPriority is a thread with the lowest priority, nice 19 and the idle I/O class, which runs the
+// functions sent to it. setpriority(2) and ioprio_set(2) change one thread. To raise the priority
+// again needs CAP_SYS_NICE, so no other goroutine may use the thread. It stays, because a thread
+// that ends is missing among those that agentinit has in reserve.
+var lowPriority = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go lowly(work)
+	return work
+})
+
+func lowly(work <-chan func()) {
+	runtime.LockOSThread()
+	tid := unix.Gettid()
+	// Some sandboxes refuse this; then the work runs at the usual priority.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, tid, 19)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioClassIdle)
+	for f := range work {
+		f()
+	}
+}
+
+// atLowPriority runs f on that thread.
 func atLowPriority(f func() error) error {
 	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		tid := unix.Gettid()
-		// Some sandboxes refuse this; then the work runs at the usual priority.
-		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, 19)
-		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioClassIdle)
-		result <- f()
-	}()
+	lowPriority() <- func() { result <- f() }
 	return <-result
 }
 

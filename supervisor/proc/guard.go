@@ -3,6 +3,7 @@ package proc
 import (
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,7 +52,8 @@ type guard struct {
 	threads ownThreads
 
 	mu      sync.Mutex
-	made    uint64 // how many threads there were when the filters were made
+	made    uint64 // how many threads there were when named was compared with them
+	named   []int  // the threads that the filters name
 	filters map[Guard]*guardFilter
 }
 
@@ -182,30 +184,25 @@ type guardFilter struct {
 }
 
 // filter returns the filter of a guard. The filter names agentinit's threads, so a new one is made
-// when their number has changed. That is rare: a supervisor makes its threads at the start.
+// when there is a thread that it does not name. That is rare: a supervisor makes its threads at the
+// start. It is looked for when the number of threads has changed.
 func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
-	n := g.threads.count()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n != g.made {
+	if n := g.threads.count(); n != g.made {
 		g.made = n
-		clear(g.filters)
+		tasks := ownTasks()
+		if slices.ContainsFunc(tasks, func(tid int) bool { return !slices.Contains(g.named, tid) }) {
+			g.named = tasks
+			clear(g.filters)
+		}
 	}
 	if f := g.filters[kind]; f != nil {
 		return f, nil
 	}
-	who := filter.Guarded{PID: pid, Password: g.password, Group: g.group, Scoped: g.scope >= 0 && kind == GuardFull}
+	who := filter.Guarded{PID: pid, Tasks: g.named, Password: g.password, Group: g.group, Scoped: g.scope >= 0 && kind == GuardFull}
 	if kind == GuardControl {
 		who.Signals = requests
-	}
-	tasks, err := os.ReadDir(taskDir)
-	if err != nil {
-		tasks = nil // without /proc only the first thread is known
-	}
-	for _, t := range tasks {
-		if n, err := strconv.Atoi(t.Name()); err == nil {
-			who.Tasks = append(who.Tasks, n)
-		}
 	}
 	plain, err := filter.Guard(runtime.GOARCH, who)
 	if err != nil {
@@ -214,6 +211,21 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	f := &guardFilter{plain, filter.Notify(plain), newFilterJudge(plain)}
 	g.filters[kind] = f
 	return f, nil
+}
+
+// ownTasks are the ids of agentinit's threads. Without /proc only the first thread is known.
+func ownTasks() []int {
+	entries, err := os.ReadDir(taskDir)
+	if err != nil {
+		return nil
+	}
+	var tids []int
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
 }
 
 // guardFilter is the filter of a command's guard; without a guard, its fields are nil.

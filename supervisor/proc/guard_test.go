@@ -17,7 +17,7 @@ import (
 // attempts are the attempts of testprog's command tamper that a guard refuses. All others must
 // work.
 var attempts = []string{
-	"kill", "kill-thread", "tkill", "tgkill", "sigqueue", "tgsigqueue", "kill-term", "pidfd_open", "pidfd-of-proc",
+	"kill", "kill-thread", "tkill", "tgkill", "tgkill-urg", "sigqueue", "tgsigqueue", "kill-term", "pidfd_open", "pidfd-of-proc",
 	"prlimit", "prlimit-thread", "affinity", "scheduler", "schedparam", "priority", "priority-user", "ioprio", "ioprio-user",
 }
 

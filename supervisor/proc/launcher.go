@@ -10,12 +10,11 @@ import (
 
 // launcher is a thread of agentinit that is under the filter of GuardFull itself. What it starts
 // inherits the filter. Otherwise the kernel would check and translate the filter anew for each
-// program, and make a listener for each: a quarter of a start's cost.
+// program, and make a listener for each: a fifth of agentinit's own time for a start.
 //
-// The thread runs nothing but forkHere. It must do little else, because the Go runtime stops a
-// thread that runs long with tgkill(2), also from other threads, and the filter refuses that. The
-// filter does so without asking the listener, which may be waiting for the same stop (see
-// filter.Guard).
+// The thread runs nothing but forkHere. The Go runtime interrupts threads that run long with
+// tgkill(2), from any thread. The filter lets that pass only where Landlock keeps programs from it,
+// so without Landlock's scope for signals there are no launchers.
 type launcher struct {
 	filter *guardFilter
 	jobs   chan launchJob // closing it ends the thread
@@ -31,7 +30,7 @@ type launchers struct {
 	mu      sync.Mutex
 	idle    []*launcher
 	stale   []*launcher // an older filter
-	serving int         // how many have the latest filter, or are being made
+	serving int         // how many are not known to be stale; some of them may be busy or being made
 	left    int         // how many may still be made
 	closed  bool
 }
@@ -39,16 +38,17 @@ type launchers struct {
 const (
 	// launchersServing is how many there are at a time. A start that finds none idle goes without.
 	launchersServing = 4
-	// launchersEver is how many are made at most. If agentinit has a new thread, new ones are made,
-	// because a filter cannot change. The old ones stay: if a thread ended, a later thread could
-	// take its place in the count of threads, unnoticed (see guard.filter).
+	// launchersEver is how many are made at most; after that, starts go without. If agentinit has a
+	// new thread, new ones are made, because a filter cannot change. The old ones stay: if a thread
+	// ended, a later thread could take its place in the count of threads, unnoticed (see
+	// guard.filter).
 	launchersEver = 12
 )
 
 // launcher takes a launcher for a command. It returns nil if none is free, if the kernel refuses
 // one, or if the command needs a filter of its own.
 func (o *Owner) launcher(c *Command, p *process) (*launcher, error) {
-	if c.Guard != GuardFull || c.Refused == nil || p.mark < 0 || c.Sandbox != nil && c.Sandbox.Filter != nil {
+	if c.Guard != GuardFull || o.guard.scope < 0 || c.Refused == nil || p.mark < 0 || c.Sandbox != nil && c.Sandbox.Filter != nil {
 		return nil, nil
 	}
 	f, err := o.guardFilter(c)
@@ -120,6 +120,7 @@ func (o *Owner) launchUnder(f *guardFilter, made chan<- *launcher) {
 		if !o.enterFilter(f) {
 			o.launchers.stop()
 			made <- nil
+			<-o.stop // a thread that ends now could be replaced by one that no filter names
 			return
 		}
 		w := &launcher{filter: f, jobs: make(chan launchJob, 1)}
@@ -142,5 +143,5 @@ func (o *Owner) enterFilter(f *guardFilter) bool {
 	}
 	prog := unix.SockFprog{Len: uint16(len(f.notifies)), Filter: &f.notifies[0]}
 	fd, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, listenerFlags, uintptr(unsafe.Pointer(&prog)))
-	return errno == 0 && r.add(int(fd), &watched{guard: f.judge, shared: true})
+	return errno == 0 && r.add(int(fd), &watched{guard: f.judge, shared: true, tell: func(Refusal) {}})
 }

@@ -36,14 +36,14 @@ func (h *heardBy) got(name string) []string {
 	return slices.Clone(h.calls[name])
 }
 
-// needsLaunchers skips the test if the kernel refuses launchers. It is for an Owner that has started
-// a program.
+// needsLaunchers skips the test if the kernel refuses launchers, or has no Landlock scope. It is for
+// an Owner that has started a program.
 func needsLaunchers(t *testing.T, o *Owner) {
 	t.Helper()
 	o.launchers.mu.Lock()
 	defer o.launchers.mu.Unlock()
-	if o.launchers.left == 0 {
-		t.Skip("needs a kernel with listeners of seccomp filters")
+	if o.launchers.left == 0 || o.launchers.left == launchersEver {
+		t.Skip("needs a kernel with listeners of seccomp filters and Landlock scopes")
 	}
 }
 
@@ -91,9 +91,13 @@ func TestLauncherTellsWhose(t *testing.T) {
 			t.Errorf("%s: told %v, want %v", name, got, want)
 		}
 	}
+	next(t, o, late.ID, Emptied)
 	r := o.refused.Load()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.sharing) != 0 {
+		t.Errorf("%d ended programs are kept", len(r.sharing))
+	}
 	for fd, w := range r.listeners {
 		if !w.shared {
 			t.Errorf("a program has made listener %d", fd)
@@ -162,7 +166,7 @@ func TestLauncherProtectsNewThreads(t *testing.T) {
 		tid = <-id
 	}
 	for guard, want := range map[Guard]bool{GuardFull: true, GuardNone: false} {
-		c := guarded("kill -0 "+strconv.Itoa(tid), func(Refusal) {})
+		c := guarded("renice -n 5 -p "+strconv.Itoa(tid), func(Refusal) {}) // Landlock allows it
 		c.Guard = guard
 		r, err := o.Run(t.Context(), c, 1000)
 		if failed := r.Exit.Code() != 0; err != nil || failed != want {
@@ -194,4 +198,30 @@ func TestLaunchersBusy(t *testing.T) {
 	if r, err := o.Run(t.Context(), c, 100); err != nil || r.Exit.Code() != 7 {
 		t.Errorf("%+v, %v", r.Exit, err)
 	}
+}
+
+// A start that fails before the fork gives its launcher back.
+func TestLauncherComesBack(t *testing.T) {
+	o := newOwner(t, Options{})
+	good := guarded("exit 7", func(Refusal) {})
+	if r, err := o.Run(t.Context(), good, 100); err != nil || r.Exit.Code() != 7 {
+		t.Fatalf("%+v, %v", r.Exit, err)
+	}
+	needsLaunchers(t, o)
+	bad := good
+	bad.Args = append(slices.Clone(good.Args), "a\x00b")
+	for range launchersEver {
+		if _, err := o.Start(bad); err == nil {
+			t.Fatal("an argument with a NUL byte was accepted")
+		}
+	}
+	f, err := o.guardFilter(&good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, _ := o.launchers.take(f)
+	if w == nil {
+		t.Fatal("no launcher is left")
+	}
+	o.launchers.put(w)
 }

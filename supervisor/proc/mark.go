@@ -88,9 +88,19 @@ func (m *marks) take(p *process) {
 	}
 }
 
-func (m *marks) release(p *process) {
-	if p.mark >= 0 && m.used[p.mark] == p {
+// release takes the mark of p back. It tells whether p had one.
+func (m *marks) release(p *process) bool {
+	had := p.mark >= 0 && m.used[p.mark] == p
+	if had {
 		delete(m.used, p.mark)
+	}
+	return had
+}
+
+// releaseMark forgets the mark of p. The caller holds the mutex.
+func (o *Owner) releaseMark(p *process) {
+	if o.marks.release(p) {
+		o.refused.Load().unshare(p.mark)
 	}
 }
 

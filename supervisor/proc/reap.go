@@ -230,7 +230,7 @@ func (o *Owner) finish(p *process, left ...int) {
 	delete(o.byID, p.id)
 	leaked := len(left)
 	if leaked == 0 {
-		o.marks.release(p)
+		o.releaseMark(p)
 	}
 	if o.byPID[p.pid] == p {
 		p.silent = true // cannot be killed; its end will not be reported

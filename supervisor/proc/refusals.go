@@ -52,7 +52,7 @@ type refusals struct {
 	closed    bool
 	expected  map[uint64]*watched // by id of the process, until its listener arrives
 	listeners map[int]*watched    // by descriptor
-	sharing   map[int]*watched    // programs that a launcher started, by mark; until the mark is given out again
+	sharing   map[int]*watched    // programs that a launcher started, by mark
 }
 
 // watched is one filter with a listener, or a program that shares the listener of a launcher.
@@ -62,9 +62,10 @@ type watched struct {
 	fd             int
 	shared         bool // the listener of a launcher: the caller's mark tells which program asks
 	// Number of calls answered in the second that began at since; refusals.mu guards these fields.
-	since time.Time
-	calls int
-	held  []heldCall // of a program that shares a listener and has used its budget up
+	since    time.Time
+	calls    int
+	held     []heldCall // of a program that shares a listener and has used its budget up
+	resuming bool       // resume is due, or at work
 }
 
 // heldCall waits for the next second. Until then its process waits in the kernel.
@@ -184,7 +185,8 @@ func (r *refusals) serve(e unix.EpollEvent) {
 	case w == nil:
 	case e.Events&unix.EPOLLIN != 0:
 		r.answer(w)
-	default: // EPOLLHUP: no process has this filter any more
+	case e.Events&unix.EPOLLHUP == 0: // EPOLLERR: a signal has interrupted the look at the listener
+	default: // no process has this filter any more
 		r.mu.Lock()
 		delete(r.listeners, fd)
 		r.mu.Unlock()
@@ -253,7 +255,7 @@ type (
 // answer receives one call and answers it.
 func (r *refusals) answer(w *watched) {
 	var n notification
-	// ENOENT: the process was killed meanwhile.
+	// ENOENT: the process was killed meanwhile. EINTR: the epoll reports the call again.
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
@@ -262,7 +264,7 @@ func (r *refusals) answer(w *watched) {
 		return
 	}
 	r.decide(w, w.fd, &n)
-	if r.spend(w, time.Now()) {
+	if r.spend(w, time.Now(), refusalBudget) {
 		r.rest(w)
 	}
 }
@@ -273,15 +275,29 @@ func (r *refusals) decide(w *watched, fd int, n *notification) {
 	r.reply(fd, &resp)
 }
 
+// Bounds of a listener that programs share. The kernel goes through the calls that wait whenever it
+// looks for one, so a program may let only heldMost of them wait. Beyond that they are answered at
+// once. sharedBudget then bounds how many in a second: when it is used up, the whole listener rests.
+const (
+	heldMost     = 64
+	sharedBudget = 10 * refusalBudget
+)
+
 // answerShared answers a call on the listener of a launcher. If its program has used up its budget,
-// the call waits, because the listener must go on with those of other programs.
+// the call waits, and the listener goes on with those of other programs.
 func (r *refusals) answerShared(via *watched, n notification) {
+	c := heldCall{via, n}
 	w := r.sharer(int(n.pid))
-	if w == nil { // it cannot happen: what a launcher starts has a mark
-		w = &watched{guard: via.guard, tell: func(Refusal) {}}
-	}
-	if !r.hold(w, heldCall{via, n}, time.Now()) {
+	switch {
+	case !c.waits(): // its pid may be that of another process
+		return
+	case w == nil: // the program has ended, and this process was not found
+		r.decide(via, via.fd, &n)
+	case !r.hold(w, c, time.Now()):
 		r.decide(w, via.fd, &n)
+	}
+	if r.spend(via, time.Now(), sharedBudget) {
+		r.rest(via)
 	}
 }
 
@@ -292,6 +308,16 @@ func (r *refusals) share(mark int, w *watched) {
 	r.sharing[mark] = w
 }
 
+// unshare forgets the program of a mark.
+func (r *refusals) unshare(mark int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sharing, mark)
+}
+
 // sharer is the program to which a process under the filter of a launcher belongs.
 func (r *refusals) sharer(pid int) *watched {
 	slot := r.slotOf(pid)
@@ -300,14 +326,16 @@ func (r *refusals) sharer(pid int) *watched {
 	return r.sharing[slot]
 }
 
-// hold keeps the call for later if the budget of this second is used up.
+// hold keeps the call for later if the budget of this second is used up. It tells whether it did.
 func (r *refusals) hold(w *watched, c heldCall, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(w.held) == 0 && !r.spendLocked(w, now) {
+	if len(w.held) == 0 && !w.spend(now, refusalBudget) || len(w.held) >= heldMost {
 		return false
 	}
-	if w.held = append(w.held, c); len(w.held) == 1 {
+	w.held = append(w.held, c)
+	if !w.resuming {
+		w.resuming = true
 		time.AfterFunc(time.Until(w.since.Add(time.Second)), func() { r.resume(w) })
 	}
 	return true
@@ -338,7 +366,7 @@ func (r *refusals) next(w *watched) (c heldCall, ok bool) {
 	for len(w.held) > 0 {
 		c = w.held[0]
 		waits := r.serves(c.via) && c.waits()
-		if waits && r.spendLocked(w, time.Now()) {
+		if waits && w.spend(time.Now(), refusalBudget) {
 			time.AfterFunc(time.Until(w.since.Add(time.Second)), func() { r.resume(w) })
 			return heldCall{}, false
 		}
@@ -346,6 +374,7 @@ func (r *refusals) next(w *watched) (c heldCall, ok bool) {
 			return c, true
 		}
 	}
+	w.held, w.resuming = nil, false
 	return heldCall{}, false
 }
 
@@ -355,13 +384,27 @@ func (r *refusals) serves(via *watched) bool { return !r.closed && r.listeners[v
 
 // waits tells whether the process still waits for the answer. It may have been killed.
 func (c *heldCall) waits() bool {
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.via.fd), unix.SECCOMP_IOCTL_NOTIF_ID_VALID, uintptr(unsafe.Pointer(&c.n.id)))
-	return errno == 0
+	return uninterrupted(c.via.fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&c.n.id)) == nil
 }
 
 // reply sends the answer. An error means that the process has ended meanwhile.
 func (r *refusals) reply(fd int, resp *response) {
-	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(resp)))
+	_ = uninterrupted(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(resp))
+}
+
+// uninterrupted is ioctl(2) without EINTR: a signal to agentinit must not lose an answer, because the
+// process waits for it until it is killed.
+func uninterrupted(fd int, request uint, arg unsafe.Pointer) error {
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg))
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+			continue
+		}
+		return errno
+	}
 }
 
 // judge repeats what the filters say. A call is carried out only if the sandbox audits it.
@@ -384,19 +427,20 @@ func (w *watched) judge(n *notification) (Refusal, response) {
 	return out, resp
 }
 
-// spend tells whether the budget of this second is used up.
-func (r *refusals) spend(w *watched, now time.Time) bool {
+// spend is watched.spend for a caller that does not hold the mutex.
+func (r *refusals) spend(w *watched, now time.Time, budget int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.spendLocked(w, now)
+	return w.spend(now, budget)
 }
 
-func (r *refusals) spendLocked(w *watched, now time.Time) bool {
+// spend tells whether the budget of this second is used up. The caller holds refusals.mu.
+func (w *watched) spend(now time.Time, budget int) bool {
 	if now.Sub(w.since) >= time.Second {
 		w.since, w.calls = now, 0
 	}
 	w.calls++
-	return w.calls >= refusalBudget
+	return w.calls >= budget
 }
 
 // rest stops serving a listener until the second is over.

@@ -156,11 +156,11 @@ func TestRefusalBudget(t *testing.T) {
 	w, now := &watched{}, time.Unix(1000, 0)
 	for range 3 {
 		for n := 1; n < refusalBudget; n++ {
-			if r.spend(w, now) {
+			if r.spend(w, now, refusalBudget) {
 				t.Fatalf("used up after %d", n)
 			}
 		}
-		if !r.spend(w, now.Add(time.Millisecond)) {
+		if !r.spend(w, now.Add(time.Millisecond), refusalBudget) {
 			t.Fatal("never used up")
 		}
 		now = now.Add(time.Second)
@@ -170,14 +170,21 @@ func TestRefusalBudget(t *testing.T) {
 // A flood of refused calls is answered and does not delay the calls of another process. GuardFull
 // shares its listener with that process, GuardBeside has its own.
 func TestFloodOfRefusals(t *testing.T) {
-	for name, guard := range map[string]Guard{"shared listener": GuardFull, "own listener": GuardBeside} {
-		t.Run(name, func(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		guard     Guard
+		processes int
+	}{
+		{"shared listener", GuardFull, 1}, {"own listener", GuardBeside, 1},
+		{"shared listener, more than may wait", GuardFull, 2 * heldMost},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			reports := newReports()
 			o := newOwner(t, Options{Report: reports.add})
 			var told atomic.Int64
 			reached := map[int64]chan struct{}{refusalBudget - 1: make(chan struct{}), 2 * refusalBudget: make(chan struct{})}
-			flood := sh("while :; do kill -0 " + self() + "; done 2>/dev/null")
-			flood.Guard, flood.Refused = guard, func(Refusal) {
+			flood := sh("for i in $(seq " + strconv.Itoa(tc.processes) + "); do while :; do kill -0 " + self() + "; done 2>/dev/null & done; wait")
+			flood.Guard, flood.Refused = tc.guard, func(Refusal) {
 				if c := reached[told.Add(1)]; c != nil {
 					close(c)
 				}

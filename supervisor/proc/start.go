@@ -118,7 +118,7 @@ func (o *Owner) unreserve(p *process) {
 		return
 	}
 	delete(o.byID, p.id)
-	o.marks.release(p)
+	o.releaseMark(p)
 	for _, inode := range p.pipes {
 		if o.byPipe[inode] == p {
 			delete(o.byPipe, inode)

@@ -121,8 +121,6 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 	p.ret(errno(uint32(unix.EPERM)))
 	p.label("absent")
 	p.ret(errno(uint32(unix.ENOSYS)))
-	p.label("gone")
-	p.ret(errno(uint32(unix.ESRCH)))
 	return p.assemble()
 }
 
@@ -180,15 +178,17 @@ func (p *program) handlers(g Guarded) {
 	p.group(g)
 	p.jump("target")
 
-	// The Go runtime stops agentinit's threads with SIGURG. If a thread under the filter does so, no
-	// listener may be asked, because the goroutine that answers may be what stops. Notify leaves this
-	// error alone.
 	p.label("both") // tgkill(tgid, tid, sig): each of the two ids may name agentinit's thread
 	asks := p.unique()
-	p.load(low(2))
-	p.when(bpf.JumpNotEqual, uint32(unix.SIGURG), asks)
-	p.load(low(0))
-	p.when(bpf.JumpEqual, uint32(g.PID), "gone")
+	if g.Scoped {
+		// The Go runtime interrupts agentinit's threads with SIGURG, also from a thread under the
+		// filter. If that had to wait for the listener's answer, the goroutine that answers could be
+		// what the runtime stops. Landlock refuses the signal to programs.
+		p.load(low(2))
+		p.when(bpf.JumpNotEqual, uint32(unix.SIGURG), asks)
+		p.load(low(0))
+		p.when(bpf.JumpEqual, uint32(g.PID), "allow")
+	}
 	p.label(asks)
 	p.load(low(1))
 	for _, r := range taskRanges(g) {

@@ -42,7 +42,6 @@ func answer(t *testing.T, f []unix.SockFilter, arch, nr uint32, args ...uint64) 
 const (
 	refused = retErrno | uint32(unix.EPERM)
 	missing = retErrno | uint32(unix.ENOSYS)
-	gone    = retErrno | uint32(unix.ESRCH)
 )
 
 func TestGuard(t *testing.T) {
@@ -89,8 +88,9 @@ func TestGuard(t *testing.T) {
 				{secret, c.prlimit, []uint64{0, 11, 1, 0, password[0], password[1] ^ 1}, refused},
 				{secret, c.prlimit, []uint64{6, 11, 1, 0, password[0], password[1]}, refused},
 				{g, c.prlimit, []uint64{0, 11, 1, 0, 0, 0}, refused},
-				{g, c.tgkill, []uint64{1, 7, uint64(unix.SIGURG)}, gone}, {g, c.tgkill, []uint64{900, 7, uint64(unix.SIGURG)}, refused},
-				{g, c.tgkill, []uint64{900, 901, uint64(unix.SIGURG)}, retAllow},
+				{g, c.tgkill, []uint64{1, 7, uint64(unix.SIGURG)}, refused}, {scoped, c.tgkill, []uint64{1, 7, uint64(unix.SIGURG)}, retAllow},
+				{scoped, c.tgkill, []uint64{900, 7, uint64(unix.SIGURG)}, refused}, {scoped, c.tgkill, []uint64{1, 7, 11}, refused},
+				{scoped, c.tkill, []uint64{7, uint64(unix.SIGURG)}, refused}, {scoped, c.kill, []uint64{1, uint64(unix.SIGURG)}, refused},
 			} {
 				f, err := Guard(machine, tc.g)
 				if err != nil {
@@ -111,20 +111,6 @@ func TestGuard(t *testing.T) {
 	}
 	if got := answer(t, f, unix.AUDIT_ARCH_PPC, 37, 1, 9); got != missing {
 		t.Errorf("another architecture: %#x", got)
-	}
-}
-
-// A thread of agentinit under the filter must never wait for an answer about the runtime's signal.
-func TestNotifyDoesNotAskAboutTheRuntimesSignal(t *testing.T) {
-	f, err := Guard("amd64", Guarded{PID: 1, Tasks: []int{1, 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f = Notify(f)
-	for sig, want := range map[unix.Signal]uint32{unix.SIGURG: gone, unix.SIGTERM: retNotify} {
-		if got := answer(t, f, unix.AUDIT_ARCH_X86_64, callsAMD64.tgkill, 1, 2, uint64(sig)); got != want {
-			t.Errorf("%v: %#x, want %#x", sig, got, want)
-		}
 	}
 }
 
