@@ -37,6 +37,11 @@ func attacked(t *testing.T, o *Owner, bin string, guard Guard) []string {
 	refused := map[string]bool{}
 	for line := range strings.Lines(string(r.Output)) {
 		what, answer, _ := strings.Cut(strings.TrimSpace(line), " ")
+		// Another process of the user may have a lower priority than the kernel lets it leave. The guard
+		// answers EPERM.
+		if what == "priority-user" && answer == "EACCES" {
+			continue
+		}
 		if answer != "ok" {
 			refused[what] = true
 		}
