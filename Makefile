@@ -30,11 +30,14 @@ bin/testprog: $(SOURCES)
 demo: deps build ## boot the example in the best isolation here, show it, stop it
 	./examples/demo.sh
 
+# Many tests wait more than they compute, so there are two packages for each processor.
+PACKAGES := -p $(shell expr 2 '*' $$(nproc))
+
 test: deps ## unit and script tests of everything
-	go test -shuffle=on ./...
+	go test -shuffle=on $(PACKAGES) ./...
 
 race: deps-test ## the same tests with the race detector (RACEFLAGS: more flags of go test)
-	CGO_ENABLED=1 go test -race -shuffle=on $(RACEFLAGS) ./...
+	CGO_ENABLED=1 go test -race -shuffle=on $(PACKAGES) $(RACEFLAGS) ./...
 
 # Only tests call these: they wrap one adapter for the contract suites, and the
 # client has a method for each route of the control socket.
