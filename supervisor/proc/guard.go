@@ -191,7 +191,7 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	defer g.mu.Unlock()
 	if n := g.threads.count(); n != g.made {
 		g.made = n
-		tasks := ownTasks()
+		tasks, _ := threadsIn(taskDir) // without /proc only the first thread is known
 		if slices.ContainsFunc(tasks, func(tid int) bool { return !slices.Contains(g.named, tid) }) {
 			g.named = tasks
 			clear(g.filters)
@@ -211,21 +211,6 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	f := &guardFilter{plain, filter.Notify(plain), newFilterJudge(plain)}
 	g.filters[kind] = f
 	return f, nil
-}
-
-// ownTasks are the ids of agentinit's threads. Without /proc only the first thread is known.
-func ownTasks() []int {
-	entries, err := os.ReadDir(taskDir)
-	if err != nil {
-		return nil
-	}
-	var tids []int
-	for _, e := range entries {
-		if tid, err := strconv.Atoi(e.Name()); err == nil {
-			tids = append(tids, tid)
-		}
-	}
-	return tids
 }
 
 // guardFilter is the filter of a command's guard; without a guard, its fields are nil.

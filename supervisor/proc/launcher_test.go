@@ -47,6 +47,17 @@ func needsLaunchers(t *testing.T, o *Owner) {
 	}
 }
 
+// launching is an Owner that has a launcher.
+func launching(t *testing.T) *Owner {
+	t.Helper()
+	o := newOwner(t, Options{})
+	if r, err := o.Run(t.Context(), guarded("exit 7", func(Refusal) {}), 100); err != nil || r.Exit.Code() != 7 {
+		t.Fatalf("%+v, %v", r.Exit, err)
+	}
+	needsLaunchers(t, o)
+	return o
+}
+
 // guarded is a shell script under the full guard.
 func guarded(script string, refused func(Refusal)) Command {
 	c := sh(script)
@@ -123,11 +134,7 @@ func ownFilters(t *testing.T) int {
 // The thread of a launcher is not the first one, and no other thread of agentinit has the filter:
 // agentinit signals its programs from there.
 func TestLauncherKeepsToItsThread(t *testing.T) {
-	o := newOwner(t, Options{})
-	if r, err := o.Run(t.Context(), guarded("exit 0", func(Refusal) {}), 100); err != nil || r.Exit.Code() != 0 {
-		t.Fatalf("%+v, %v", r.Exit, err)
-	}
-	needsLaunchers(t, o)
+	launching(t)
 	tasks, err := filepath.Glob(taskDir + "/*/status")
 	if err != nil {
 		t.Fatal(err)
@@ -147,11 +154,7 @@ func TestLauncherKeepsToItsThread(t *testing.T) {
 
 // A thread that agentinit makes later is protected from programs that start later.
 func TestLauncherProtectsNewThreads(t *testing.T) {
-	o := newOwner(t, Options{})
-	if r, err := o.Run(t.Context(), guarded("exit 0", func(Refusal) {}), 100); err != nil || r.Exit.Code() != 0 {
-		t.Fatalf("%+v, %v", r.Exit, err)
-	}
-	needsLaunchers(t, o)
+	o := launching(t)
 	before := o.threads.count()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -177,12 +180,8 @@ func TestLauncherProtectsNewThreads(t *testing.T) {
 
 // A start that hangs holds up its launcher, but no other start.
 func TestLaunchersBusy(t *testing.T) {
-	o := newOwner(t, Options{})
+	o := launching(t)
 	c := guarded("exit 7", func(Refusal) {})
-	if r, err := o.Run(t.Context(), c, 100); err != nil || r.Exit.Code() != 7 {
-		t.Fatalf("%+v, %v", r.Exit, err)
-	}
-	needsLaunchers(t, o)
 	f, err := o.guardFilter(&c)
 	if err != nil {
 		t.Fatal(err)
@@ -202,12 +201,8 @@ func TestLaunchersBusy(t *testing.T) {
 
 // A start that fails before the fork gives its launcher back.
 func TestLauncherComesBack(t *testing.T) {
-	o := newOwner(t, Options{})
+	o := launching(t)
 	good := guarded("exit 7", func(Refusal) {})
-	if r, err := o.Run(t.Context(), good, 100); err != nil || r.Exit.Code() != 7 {
-		t.Fatalf("%+v, %v", r.Exit, err)
-	}
-	needsLaunchers(t, o)
 	bad := good
 	bad.Args = append(slices.Clone(good.Args), "a\x00b")
 	for range launchersEver {

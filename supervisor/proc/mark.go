@@ -164,26 +164,31 @@ func (o *Owner) byLimit(limit uint64) *process {
 func (o *Owner) markOf(pid int) int {
 	var l unix.Rlimit
 	if unix.Prlimit(pid, rlimitSigpending, nil, &l) != nil { // a process of another user
-		l.Max = readMarks(pid).limit
+		l.Max = readLimit(pid)
 	}
 	return o.marks.slot(l.Max)
 }
 
 // readMarks reads from /proc what marked needs.
 func readMarks(pid int) seenMarks {
-	s := seenMarks{limit: ^uint64(0)}
+	s := seenMarks{limit: readLimit(pid)}
+	s.uids, s.groups = readOwner(pid)
+	return s
+}
+
+// readLimit reads the hard limit of queued signals. It is the highest number if it cannot be read.
+func readLimit(pid int) uint64 {
 	if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			rest, ok := strings.CutPrefix(line, "Max pending signals")
 			if f := strings.Fields(rest); ok && len(f) >= 2 {
 				if n, err := strconv.ParseUint(f[1], 10, 64); err == nil {
-					s.limit = n
+					return n
 				}
 			}
 		}
 	}
-	s.uids, s.groups = readOwner(pid)
-	return s
+	return ^uint64(0)
 }
 
 // readOwner returns the uids of a process (real, effective, saved, of the file system), and its

@@ -113,6 +113,17 @@ func openFlags(path string, flags int) (int, error) {
 // taskDir lists agentinit's threads.
 const taskDir = "/proc/self/task"
 
+// threadsIn are the ids of the threads that a directory such as taskDir lists.
+func threadsIn(dir string) (tids []int, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids, err
+}
+
 // ownThreads tells how many threads agentinit has. The directory stays open, because they are
 // counted at every start and every reaping, and looking up its name takes most of the time.
 type ownThreads struct{ dir int } // O_PATH, or -1

@@ -64,12 +64,12 @@ type watched struct {
 	// Number of calls answered in the second that began at since; refusals.mu guards these fields.
 	since    time.Time
 	calls    int
-	held     []heldCall // of a program that shares a listener and has used its budget up
-	resuming bool       // resume is due, or at work
+	held     []refusedCall // of a program that shares a listener and has used its budget up
+	resuming bool          // resume is due, or at work
 }
 
-// heldCall waits for the next second. Until then its process waits in the kernel.
-type heldCall struct {
+// refusedCall is a call whose process waits in the kernel for the answer on the listener via.
+type refusedCall struct {
 	via *watched
 	n   notification
 }
@@ -259,20 +259,27 @@ func (r *refusals) answer(w *watched) {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
+	c := refusedCall{w, n}
 	if w.shared {
-		r.answerShared(w, n)
+		r.answerShared(c)
 		return
 	}
-	r.decide(w, w.fd, &n)
+	r.decide(w, c)
 	if r.spend(w, time.Now(), refusalBudget) {
 		r.rest(w)
 	}
 }
 
-func (r *refusals) decide(w *watched, fd int, n *notification) {
-	refusal, resp := w.judge(n)
+// decide answers a call of the program w, unless its listener was closed meanwhile.
+func (r *refusals) decide(w *watched, c refusedCall) {
+	refusal, resp := w.judge(&c.n)
 	w.tell(refusal) // before the answer, so that the refusal is reported before the end of the process
-	r.reply(fd, &resp)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.serves(c.via) {
+		// An error means that the process has ended meanwhile.
+		_ = uninterrupted(c.via.fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&resp))
+	}
 }
 
 // Bounds of a listener that programs share. The kernel goes through the calls that wait whenever it
@@ -285,19 +292,18 @@ const (
 
 // answerShared answers a call on the listener of a launcher. If its program has used up its budget,
 // the call waits, and the listener goes on with those of other programs.
-func (r *refusals) answerShared(via *watched, n notification) {
-	c := heldCall{via, n}
-	w := r.sharer(int(n.pid))
+func (r *refusals) answerShared(c refusedCall) {
+	w := r.sharer(int(c.n.pid))
 	switch {
 	case !c.waits(): // its pid may be that of another process
 		return
 	case w == nil: // the program has ended, and this process was not found
-		r.decide(via, via.fd, &n)
+		r.decide(c.via, c)
 	case !r.hold(w, c, time.Now()):
-		r.decide(w, via.fd, &n)
+		r.decide(w, c)
 	}
-	if r.spend(via, time.Now(), sharedBudget) {
-		r.rest(via)
+	if r.spend(c.via, time.Now(), sharedBudget) {
+		r.rest(c.via)
 	}
 }
 
@@ -327,7 +333,7 @@ func (r *refusals) sharer(pid int) *watched {
 }
 
 // hold keeps the call for later if the budget of this second is used up. It tells whether it did.
-func (r *refusals) hold(w *watched, c heldCall, now time.Time) bool {
+func (r *refusals) hold(w *watched, c refusedCall, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(w.held) == 0 && !w.spend(now, refusalBudget) || len(w.held) >= heldMost {
@@ -348,19 +354,13 @@ func (r *refusals) resume(w *watched) {
 		if !ok {
 			return
 		}
-		refusal, resp := w.judge(&c.n)
-		w.tell(refusal)
-		r.mu.Lock()
-		if r.serves(c.via) {
-			r.reply(c.via.fd, &resp)
-		}
-		r.mu.Unlock()
+		r.decide(w, c)
 	}
 }
 
 // next takes the first call whose process still waits. If the budget is used up, it has resume
 // called again in a second.
-func (r *refusals) next(w *watched) (c heldCall, ok bool) {
+func (r *refusals) next(w *watched) (c refusedCall, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(w.held) > 0 {
@@ -368,14 +368,14 @@ func (r *refusals) next(w *watched) (c heldCall, ok bool) {
 		waits := r.serves(c.via) && c.waits()
 		if waits && w.spend(time.Now(), refusalBudget) {
 			time.AfterFunc(time.Until(w.since.Add(time.Second)), func() { r.resume(w) })
-			return heldCall{}, false
+			return refusedCall{}, false
 		}
 		if w.held = w.held[1:]; waits {
 			return c, true
 		}
 	}
 	w.held, w.resuming = nil, false
-	return heldCall{}, false
+	return refusedCall{}, false
 }
 
 // serves tells whether the listener is open: its number may belong to another one. The caller holds
@@ -383,13 +383,8 @@ func (r *refusals) next(w *watched) (c heldCall, ok bool) {
 func (r *refusals) serves(via *watched) bool { return !r.closed && r.listeners[via.fd] == via }
 
 // waits tells whether the process still waits for the answer. It may have been killed.
-func (c *heldCall) waits() bool {
+func (c *refusedCall) waits() bool {
 	return uninterrupted(c.via.fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&c.n.id)) == nil
-}
-
-// reply sends the answer. An error means that the process has ended meanwhile.
-func (r *refusals) reply(fd int, resp *response) {
-	_ = uninterrupted(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(resp))
 }
 
 // uninterrupted is ioctl(2) without EINTR: a signal to agentinit must not lose an answer, because the
@@ -494,7 +489,7 @@ const unset = ^uint64(0)
 
 // addFilters puts the filters of the guard and of the sandbox into force. If the caller wants
 // refusals reported, they become one filter with a listener. A process that a launcher makes has
-// both already.
+// the guard's filter already, and no other.
 func (o *Owner) addFilters(l *launch, c *Command, p *process, by *launcher) error {
 	if by != nil {
 		o.refused.Load().share(p.mark, &watched{guard: by.filter.judge, tell: c.Refused})

@@ -140,16 +140,12 @@ func (o *Owner) freeKilled(p *process) {
 // tracedThreads lists one thread of a process for each of its tracers. As long as a tracer does not
 // wait for an ended thread, the kernel does not report the end of the process.
 func tracedThreads(pid int) (tids []int) {
-	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	threads, err := threadsIn("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
 		return nil // the process has ended
 	}
 	seen := map[int]bool{0: true}
-	for _, thread := range threads {
-		tid, err := strconv.Atoi(thread.Name())
-		if err != nil {
-			continue
-		}
+	for _, tid := range threads {
 		if tracer := tracerOf(tid); !seen[tracer] {
 			seen[tracer] = true
 			tids = append(tids, tid)

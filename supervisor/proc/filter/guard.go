@@ -273,12 +273,9 @@ func (p *program) password(words [2]uint64) {
 		p.load(low(4 + i))
 		p.when(bpf.JumpNotEqual, uint32(w), wrong)
 		p.load(high(4 + i))
-		if i == 0 {
-			p.when(bpf.JumpNotEqual, uint32(w>>32), wrong)
-		} else {
-			p.when(bpf.JumpEqual, uint32(w>>32), "allow")
-		}
+		p.when(bpf.JumpNotEqual, uint32(w>>32), wrong)
 	}
+	p.jump("allow")
 	p.label(wrong)
 }
 
