@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/safeopen"},
-	"supervisor/logs/forward": {"supervisor/logs", "supervisor/program", "internal/outbound"},
+	"supervisor/logs/forward": {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
 	// The table of agentctl status, which the server renders too.
@@ -101,7 +101,7 @@ var arrows = map[string][]string{
 	"probes/nip98":   {},
 	"probes/console": {},
 
-	"telemetry": {"internal/escape", "internal/exchange", "internal/outbound"},
+	"telemetry": {"internal/escape", "internal/exchange", "internal/otlp", "internal/outbound"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
@@ -118,6 +118,7 @@ var arrows = map[string][]string{
 	"internal/highfd":               {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
+	"internal/otlp":                 {},
 	"internal/outbound":             {},
 	"internal/plural":               {},
 	"internal/polled":               {},
@@ -141,7 +142,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/otlp"
 )
 
 // grpcMethod is the path of the only gRPC call that this package makes.
@@ -83,12 +84,12 @@ func retryInfo(header string) (wait time.Duration, said bool) {
 	if err != nil {
 		return 0, false
 	}
-	fields(status, func(number protowire.Number, detail value) {
-		if number != 3 || !strings.HasSuffix(string(lastField(detail.bytes, 1).bytes), "/google.rpc.RetryInfo") {
+	otlp.Fields(status, func(number protowire.Number, detail otlp.Value) {
+		if number != 3 || !strings.HasSuffix(string(otlp.Last(detail.Bytes, 1).Bytes), "/google.rpc.RetryInfo") {
 			return
 		}
-		delay := lastField(lastField(detail.bytes, 2).bytes, 1).bytes
-		seconds, nanos := lastField(delay, 1).number, lastField(delay, 2).number
+		delay := otlp.Last(otlp.Last(detail.Bytes, 2).Bytes, 1).Bytes
+		seconds, nanos := otlp.Last(delay, 1).Number, otlp.Last(delay, 2).Number
 		if seconds > maxRetrySeconds || nanos >= uint64(time.Second) {
 			seconds, nanos = maxRetrySeconds, 0 // a negative value is a large unsigned number, so it ends here too
 		}

@@ -26,7 +26,7 @@ import (
 
 	collector "go.opentelemetry.io/proto/otlp/logs/v1"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
@@ -187,8 +187,8 @@ func TestOTLP(t *testing.T) {
 	body, header := <-r.bodies, <-r.header
 	finish(t, f, s)
 	var got collector.LogsData
-	if err := protojson.Unmarshal(body, &got); err != nil {
-		t.Fatalf("%v: %s", err, body)
+	if err := proto.Unmarshal(body, &got); err != nil {
+		t.Fatalf("%v: %q", err, body)
 	}
 	if header.Get("Path") != "/custom/logs" || len(got.ResourceLogs) != 2 {
 		t.Fatalf("%s: %v", header.Get("Path"), &got)

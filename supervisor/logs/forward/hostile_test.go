@@ -2,6 +2,7 @@ package forward
 
 import (
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -94,13 +95,19 @@ func TestHostileCollectors(t *testing.T) {
 
 // An OTLP collector may answer 200 and reject a part of the lines, or all.
 func TestOTLPPartialSuccess(t *testing.T) {
+	answer := func(rejected int64, why string) string {
+		return string(message{}.bytes(1, message{}.number(1, uint64(rejected)).text(2, why)))
+	}
 	for body, want := range map[string]Stats{
-		`{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"too old"}}`: {Sent: 1, Dropped: 1},
-		`{"partialSuccess":{"rejectedLogRecords":9}}`:                            {Dropped: 2},
-		`{"partialSuccess":{"errorMessage":"a warning"}}`:                        {Sent: 2},
+		answer(1, "too old"):      {Sent: 1, Dropped: 1},
+		answer(9, ""):             {Dropped: 2},
+		answer(math.MaxInt64, ""): {Dropped: 2},
+		answer(-1, "odd"):         {Sent: 2},
+		answer(0, "a warning"):    {Sent: 2},
 		// A message that is longer than the part that is reported.
-		`{"partialSuccess":{"errorMessage":"` + strings.Repeat("x", 2000) + `","rejectedLogRecords":2}}`: {Dropped: 2},
-		`{}`: {Sent: 2}, "": {Sent: 2}, "<html>": {Sent: 2},
+		answer(2, strings.Repeat("x", 2000)): {Dropped: 2},
+		answer(1, "cut short")[:5]:           {Sent: 2},
+		"":                                   {Sent: 2}, "<html>": {Sent: 2},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
 		var said atomic.Int32
@@ -109,7 +116,7 @@ func TestOTLPPartialSuccess(t *testing.T) {
 		finish(t, f, s)
 		srv.Close()
 		if st := f.Stats(); st != want || (said.Load() > 0) != (want.Dropped > 0) {
-			t.Errorf("%s: stats %+v, want %+v; said %d times", body, st, want, said.Load())
+			t.Errorf("%q: stats %+v, want %+v; said %d times", body, st, want, said.Load())
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/otlp"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
@@ -35,7 +36,7 @@ var protocols = map[string]struct {
 	accepted    func(body []byte) error
 }{
 	"loki": {"/loki/api/v1/push", "application/json", lokiStreams, wholly},
-	"otlp": {"/v1/logs", "application/json", otlpLogs, otlpAccepted},
+	"otlp": {"/v1/logs", otlp.ContentType, otlpLogs, otlpAccepted},
 	"http": {"/", "application/x-ndjson", jsonLines, wholly},
 }
 
@@ -43,25 +44,6 @@ var protocols = map[string]struct {
 const maxAnswer = 64 << 10
 
 func wholly([]byte) error { return nil }
-
-// otlpAccepted reads how many records a collector has rejected (OTLP 1.0, "Partial Success"). A
-// collector may answer 200 and reject all records.
-func otlpAccepted(body []byte) error {
-	var answer struct {
-		Partial struct {
-			Rejected json.Number `json:"rejectedLogRecords"` // a string in proto3 JSON; some collectors send a number
-			Message  string      `json:"errorMessage"`
-		} `json:"partialSuccess"`
-	}
-	if json.Unmarshal(body, &answer) != nil {
-		return nil // the body is optional
-	}
-	rejected, err := strconv.Atoi(answer.Partial.Rejected.String())
-	if err != nil || rejected <= 0 {
-		return nil
-	}
-	return &partError{fmt.Errorf("%d records rejected: %s", rejected, strconv.QuoteToASCII(fmt.Sprintf("%.512s", answer.Partial.Message))), rejected}
-}
 
 func newPush(cfg Config) (*push, error) {
 	p, ok := protocols[cfg.Kind]
@@ -151,70 +133,6 @@ func lokiStreams(host string, batch []logs.Line) ([]byte, error) {
 		s.Values = append(s.Values, [2]string{strconv.FormatInt(l.Time.UnixNano(), 10), valid(l.Text)})
 	}
 	return json.Marshal(map[string]any{"streams": order})
-}
-
-// The severity numbers of the OpenTelemetry log data model.
-const (
-	otlpInfo  = 9
-	otlpError = 17
-)
-
-type otlpValue struct {
-	Text string `json:"stringValue,omitempty"`
-	Int  string `json:"intValue,omitempty"` // 64-bit numbers are strings in proto3 JSON
-}
-
-type otlpAttribute struct {
-	Key   string    `json:"key"`
-	Value otlpValue `json:"value"`
-}
-
-type otlpRecord struct {
-	Time       string          `json:"timeUnixNano"`
-	Observed   string          `json:"observedTimeUnixNano"`
-	Severity   int             `json:"severityNumber"`
-	Body       otlpValue       `json:"body"`
-	Attributes []otlpAttribute `json:"attributes"`
-}
-
-// otlpLogs is an ExportLogsServiceRequest in the JSON encoding of OTLP 1.0: one resource
-// for each program.
-func otlpLogs(host string, batch []logs.Line) ([]byte, error) {
-	type scope struct {
-		Scope   map[string]string `json:"scope"`
-		Records []otlpRecord      `json:"logRecords"`
-	}
-	type resource struct {
-		Resource map[string][]otlpAttribute `json:"resource"`
-		Scopes   []*scope                   `json:"scopeLogs"`
-	}
-	var order []*resource
-	byProgram := map[string]*scope{}
-	for _, l := range batch {
-		s := byProgram[l.Program]
-		if s == nil {
-			s = &scope{Scope: map[string]string{"name": "agentinit"}}
-			byProgram[l.Program] = s
-			order = append(order, &resource{
-				Resource: map[string][]otlpAttribute{"attributes": {
-					{"service.name", otlpValue{Text: l.Program}}, {"host.name", otlpValue{Text: host}},
-				}},
-				Scopes: []*scope{s},
-			})
-		}
-		severity := otlpInfo
-		if l.Stream == logs.Stderr {
-			severity = otlpError
-		}
-		at := strconv.FormatInt(l.Time.UnixNano(), 10)
-		s.Records = append(s.Records, otlpRecord{
-			Time: at, Observed: at, Severity: severity, Body: otlpValue{Text: valid(l.Text)},
-			Attributes: []otlpAttribute{
-				{"log.iostream", otlpValue{Text: l.Stream.String()}}, {"process.pid", otlpValue{Int: strconv.Itoa(l.PID)}},
-			},
-		})
-	}
-	return json.Marshal(map[string]any{"resourceLogs": order})
 }
 
 // jsonLines is one JSON object a line.
