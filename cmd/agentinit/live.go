@@ -33,8 +33,7 @@ const atRest = time.Second
 // the boot, the box must still answer.
 const headStart = 20 * time.Millisecond
 
-// longBoot is the time after which a box that is not sealed counts as at rest: its programs run, and
-// can use up the memory of the box.
+// longBoot is the time after which a box that is not sealed counts as at rest: its programs run.
 const longBoot = 10 * time.Second
 
 // run boots the box and returns the exit status when it has ended. caught delivers the signals to
@@ -57,7 +56,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 // in parallel with the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
-	if err := reserve.Tables(); err != nil {
+	if err := reserve.Memory(); err != nil {
 		return b.neverStarted(fmt.Errorf("cannot reserve memory: %w", err))
 	}
 	b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.QuietThreads) })
@@ -135,8 +134,7 @@ func (b *box) yieldToStarts() {
 	}
 }
 
-// settle waits for the end of the boot, reserves heap and gives the memory of the boot back. It
-// reserves this late because the reserve can be used only after a collection.
+// settle waits for the end of the boot and gives the memory of the boot back.
 func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
 	select {
 	case <-booted:
@@ -149,7 +147,7 @@ func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
 	case <-b.stopped.Done():
 		return
 	}
-	reserve.Heap()
+	reserve.Addresses() // before the collection, after which they can be used
 	settleHeap()
 	if err := proc.ReleaseText(b.stopped.Done()); err != nil {
 		b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})

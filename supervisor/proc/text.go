@@ -3,6 +3,7 @@ package proc
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,9 +23,16 @@ func ReleaseText(until <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	// The code that runs from here on is mapped again, and each fault maps sixteen pages. So this
-	// loop calls as little as possible: unix.RawSyscall would only call syscall.RawSyscall.
+	// The code that runs from here on is mapped again, and each fault maps the sixteen pages around
+	// it that have the same advice. Advice of its own for the page of this loop saves fifteen, and
+	// changes nothing else: the file is in the page cache. The loop calls as little as possible:
+	// unix.RawSyscall would only call syscall.RawSyscall.
 	var failed syscall.Errno
+	page := uintptr(os.Getpagesize())
+	here, _, _, _ := runtime.Caller(0)
+	if _, _, errno := syscall.RawSyscall(unix.SYS_MADVISE, here&^(page-1), page, unix.MADV_RANDOM); errno != 0 {
+		failed = errno
+	}
 	for _, m := range mapped {
 		if _, _, errno := syscall.RawSyscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
 			failed = errno

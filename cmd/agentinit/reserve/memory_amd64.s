@@ -5,6 +5,7 @@
 
 #define ENOMEM $12
 #define READWRITE $3 // PROT_READ|PROT_WRITE
+#define MOVE $3      // MREMAP_MAYMOVE|MREMAP_FIXED
 
 DATA ·hookAddress(SB)/8, $·hook(SB)
 GLOBL ·hookAddress(SB), NOPTR, $8
@@ -18,19 +19,28 @@ TEXT ·hook(SB),NOSPLIT|NOFRAME,$0
 	NEGQ	AX
 	CMPQ	AX, ENOMEM
 	JNE	done
-	TESTQ	DI, DI          // a given address: only the kernel can map it
-	JNE	done
 	CMPL	DX, READWRITE
 	JNE	done
-	ADDQ	$0xffff, SI     // the largest page size
-	ANDQ	$~0xffff, SI
-	MOVQ	SI, R11
+	LEAQ	0xffff(SI), R11 // the largest page size
+	ANDQ	$~0xffff, R11
+	MOVQ	R11, R9
 	LEAQ	·free(SB), R10
 	LOCK
-	XADDQ	R11, (R10)
-	ADDQ	R11, SI
-	CMPQ	SI, ·end(SB)
+	XADDQ	R11, (R10)      // R11 = where the part begins
+	ADDQ	R11, R9
+	CMPQ	R9, ·end(SB)
 	JHI	done
 	MOVQ	R11, AX
+	TESTQ	DI, DI          // no given address: the part stays where it is
+	JEQ	done
+	MOVQ	DI, R8          // mremap(part, length, length, MOVE, addr)
+	MOVQ	R11, DI
+	MOVQ	SI, DX
+	MOVQ	MOVE, R10
+	MOVQ	$25, AX         // SYS_mremap
+	SYSCALL
+	CMPQ	AX, $0xfffffffffffff001
+	JCS	done
+	NEGQ	AX
 done:
 	RET
