@@ -9,8 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
 // heardBy collects the names of refused calls by program.
@@ -219,4 +222,99 @@ func TestLauncherComesBack(t *testing.T) {
 		t.Fatal("no launcher is left")
 	}
 	o.launchers.put(w)
+}
+
+// A launcher that comes back after Close ends.
+func TestLauncherComesBackAfterClose(t *testing.T) {
+	var s launchers
+	idle, stale, busy := make(chan launchJob), make(chan launchJob), make(chan launchJob)
+	s.idle, s.stale = []*launcher{{jobs: idle}}, []*launcher{{jobs: stale}}
+	s.close()
+	s.put(&launcher{jobs: busy})
+	for name, jobs := range map[string]chan launchJob{"idle": idle, "stale": stale, "busy": busy} {
+		select {
+		case <-jobs:
+		default:
+			t.Errorf("the launcher that was %s does not end", name)
+		}
+	}
+	if len(s.idle) != 0 {
+		t.Error("an ended launcher counts as idle")
+	}
+}
+
+// If the kernel refuses a launcher, programs install the filter themselves, and no launcher is tried
+// again. Here, the kernel refuses because the test runs under a filter that has a listener already,
+// as some container engines install one.
+func TestNoLaunchersUnderAFilterWithAListener(t *testing.T) {
+	const inside = "AGENTINIT_TEST_LISTENER"
+	if os.Getenv(inside) == "" {
+		reports := newReports()
+		o := newOwner(t, Options{Report: reports.add})
+		c := Command{Path: os.Args[0], Args: []string{os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v"}, Env: append(os.Environ(), inside+"=1")}
+		c.Sandbox = &Sandbox{Filter: compiled(t, filter.Policy{Deny: []string{"mount"}})}
+		res, _ := listened(t, o, c, reports)
+		switch out := string(res.Output); {
+		case strings.Contains(out, "--- SKIP"):
+			t.Skip(out)
+		case res.Exit.Code() != 0 || !strings.Contains(out, "--- PASS"):
+			t.Errorf("%+v\n%s", res.Exit, out)
+		}
+		return
+	}
+	needsLandlock(t, landlockScopeABI)
+	reports := newReports()
+	o := newOwner(t, Options{Report: reports.add})
+	for range 2 * launchersServing {
+		c := guarded("kill -0 "+self()+" || exit 7", func(r Refusal) { t.Errorf("told %+v", r) })
+		if r, err := o.Run(t.Context(), c, 1000); err != nil || r.Exit.Code() != 7 {
+			t.Fatalf("%s %+v, %v", r.Output, r.Exit, err)
+		}
+	}
+	if !reports.has("listener") {
+		t.Error("that nothing is counted was not reported")
+	}
+	o.launchers.mu.Lock()
+	if o.launchers.serving != 1 || o.launchers.left != 0 {
+		t.Errorf("%d launchers were tried, %d more may be", o.launchers.serving, o.launchers.left)
+	}
+	o.launchers.mu.Unlock()
+	tasks, err := threadsIn(taskDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := guarded("", nil)
+	if _, err := o.guardFilter(&c); err != nil {
+		t.Fatal(err)
+	}
+	o.guard.mu.Lock()
+	defer o.guard.mu.Unlock()
+	for _, tid := range tasks {
+		if !slices.Contains(o.guard.named, tid) {
+			t.Errorf("the filters do not name thread %d", tid)
+		}
+	}
+}
+
+// The thread of a refused launcher stays until Close. If it ended, another thread could take its
+// place in the count of threads, and no filter would name that thread.
+func TestThreadOfARefusedLauncherStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &Owner{stop: make(chan struct{})}
+		o.refusalsOnce.Do(func() {}) // so there is no server of refused calls, and no launcher
+		made, ended := make(chan *launcher, 1), false
+		go func() {
+			o.launchUnder(nil, made)
+			ended = true
+		}()
+		synctest.Wait()
+		if w := <-made; w != nil || ended {
+			t.Errorf("launcher %v, ended: %v", w, ended)
+		}
+		close(o.stop)
+		synctest.Wait()
+		if !ended {
+			t.Error("it does not end after Close")
+		}
+	})
 }
