@@ -22,18 +22,18 @@ func (b *box) useUp(resource int, mapped string) {
 	}
 }
 
-// bounded gives what the test starts a limit that nothing reaches. agentinit reserves addresses only
-// where they are bounded.
-func bounded(t *testing.T, resource int) {
+// boundAddresses gives what the test starts a limit of addresses that nothing reaches. agentinit
+// reserves addresses only if there is such a limit.
+func boundAddresses(t *testing.T) {
 	var was unix.Rlimit
-	if err := unix.Getrlimit(resource, &was); err != nil {
+	if err := unix.Getrlimit(unix.RLIMIT_AS, &was); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: min(was.Cur, 1<<46), Max: was.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: min(was.Cur, 1<<46), Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Setrlimit(resource, &was); err != nil {
+		if err := unix.Setrlimit(unix.RLIMIT_AS, &was); err != nil {
 			t.Error(err)
 		}
 	})
@@ -50,11 +50,11 @@ func TestKernelGivesNoMoreMemory(t *testing.T) {
 		t.Run(c.mapped, func(t *testing.T) {
 			t.Setenv("MANAGEMENT_API_KEY", boxKey)
 			if c.resource == unix.RLIMIT_AS {
-				bounded(t, c.resource)
+				boundAddresses(t)
 			}
 			b := boot(t, asPID1, header+largeRequests)
 			b.sealed()
-			// During the boot the collector lets the heap grow further.
+			// Until the memory of the boot is collected, the collector lets the heap grow further.
 			waitFor(t, "the memory of the boot is collected", func() bool {
 				_, metrics, err := get(b.metrics, "/metrics")
 				return err == nil && strings.Contains(metrics, "\ngo_gc_gogc_percent 100\n")

@@ -43,10 +43,10 @@ func Memory() error {
 		return nil
 	}
 	size := uintptr(heap + tables)
-	spare, err := unix.MmapPtr(-1, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	spare, err := mapped(size)
 	if err != nil {
 		size = tables
-		spare, err = unix.MmapPtr(-1, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		spare, err = mapped(size)
 	}
 	if err != nil {
 		return err
@@ -54,6 +54,11 @@ func Memory() error {
 	free, end = uintptr(spare), uintptr(spare)+size
 	cgoMmap = hookAddress
 	return nil
+}
+
+// mapped maps memory that was not touched yet.
+func mapped(size uintptr) (unsafe.Pointer, error) {
+	return unix.MmapPtr(-1, 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 }
 
 // kept makes the compiler allocate the object on the heap.
@@ -75,7 +80,7 @@ func Addresses() {
 
 // Scarce tells whether the kernel would refuse to map another 96 MiB. It costs two system calls.
 func Scarce() bool {
-	more, err := unix.MmapPtr(-1, 0, nil, margin, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	more, err := mapped(margin)
 	if err != nil {
 		return true
 	}
