@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -86,13 +85,7 @@ func (a *address) serve(ctx context.Context, from net.Conn) {
 func TestTwoHostsOneRegistry(t *testing.T) {
 	needsRoot(t)
 	pg, err := foreign.PostgreSQL(t.Context())
-	var missing *foreign.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign.SkipOrFail(t, err)
 	t.Cleanup(pg.Stop)
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -35,22 +34,9 @@ var shared servers
 func ownPostgres(t *testing.T) *foreign.Server {
 	t.Helper()
 	s, err := foreign.PostgreSQL(t.Context())
-	skipOrFail(t, err)
+	foreign.SkipOrFail(t, err)
 	t.Cleanup(s.Stop)
 	return s
-}
-
-// skipOrFail ends the test if a server could not be started. It skips the test if the server is not
-// installed.
-func skipOrFail(t testing.TB, err error) {
-	t.Helper()
-	var missing *foreign.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (s *servers) end() {
@@ -67,7 +53,7 @@ const startLimit = time.Minute
 func (s *server) conn(t testing.TB, start func(context.Context) (*foreign.Server, error)) string {
 	t.Helper()
 	s.once.Do(func() { s.running, s.failed = start(context.Background()) })
-	skipOrFail(t, s.failed)
+	foreign.SkipOrFail(t, s.failed)
 	return s.running.Address
 }
 

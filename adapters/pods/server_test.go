@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -47,13 +46,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(withReference{m}) }
 func solidServer(t testing.TB) string {
 	t.Helper()
 	reference.once.Do(func() { reference.running, reference.err = foreign.Solid(context.Background(), referenceConfig) })
-	var missing *foreign.MissingError
-	if errors.As(reference.err, &missing) {
-		t.Skip(missing)
-	}
-	if reference.err != nil {
-		t.Fatal(reference.err)
-	}
+	foreign.SkipOrFail(t, reference.err)
 	return reference.running.Address
 }
 

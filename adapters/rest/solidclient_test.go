@@ -2,7 +2,6 @@ package rest_test
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -26,13 +25,7 @@ func withOrigin(cfg *rest.Config) {
 func podBox(t *testing.T) (*box, string) {
 	t.Helper()
 	server, err := foreign.Solid(t.Context(), nil)
-	var missing *foreign.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign.SkipOrFail(t, err)
 	t.Cleanup(server.Stop)
 	slot := must(pods.NewExternal(pods.Config{BaseURL: server.Address}))(t)
 	return newBoxWith(t, map[adapters.Slot]adapters.Adapter{adapters.SlotPods: slot}, withOrigin), server.Address
@@ -50,10 +43,7 @@ func TestPods(t *testing.T) {
 // each step must have the same result.
 func testSolidClient(t *testing.T, b *box, server string) {
 	node, module, err := foreign.SolidClient()
-	var missing *foreign.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(missing)
-	}
+	foreign.SkipOrFail(t, err)
 	run := func(base, authorization string) (results map[string]any) {
 		t.Helper()
 		out, err := exec.CommandContext(t.Context(), node, "testdata/solid-client.cjs", module, base, authorization).Output()

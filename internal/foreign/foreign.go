@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -21,6 +22,19 @@ import (
 type MissingError struct{ What string }
 
 func (e *MissingError) Error() string { return "needs " + e.What }
+
+// SkipOrFail ends a test whose server could not be started. It skips the test if the server is not
+// installed.
+func SkipOrFail(t testing.TB, err error) {
+	t.Helper()
+	var missing *MissingError
+	if errors.As(err, &missing) {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 const (
 	startLimit = 3 * time.Minute // a node process that shares its processors with other tests is slow

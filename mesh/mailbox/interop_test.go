@@ -194,12 +194,7 @@ func TestWithNostrTools(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	out, err := foreign.NostrTools(ctx, nil, filepath.Join("testdata", "peer.cjs"), url, hex.EncodeToString(secret), string(own.Public()))
-	if missing := (*foreign.MissingError)(nil); errors.As(err, &missing) {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign.SkipOrFail(t, err)
 	type message struct {
 		Kind            int
 		Pubkey, Content string

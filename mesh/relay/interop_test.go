@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,12 +19,7 @@ func TestWithNostrTools(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	out, err := foreign.NostrTools(ctx, strings.NewReader(""), filepath.Join("testdata", "client.cjs"), url)
-	if missing := (*foreign.MissingError)(nil); errors.As(err, &missing) {
-		t.Skip(missing)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign.SkipOrFail(t, err)
 	var seen struct {
 		Refused   string
 		Note      bool

@@ -40,13 +40,7 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) 
 	})
 	t.Run("postgres", func(t *testing.T) {
 		s, err := foreign.PostgreSQL(t.Context())
-		var missing *foreign.MissingError
-		if errors.As(err, &missing) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		foreign.SkipOrFail(t, err)
 		t.Cleanup(s.Stop)
 		test(t, func(t *testing.T) *Host { return start(t, Config{Conninfo: s.Address}) })
 	})

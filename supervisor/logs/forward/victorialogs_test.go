@@ -2,7 +2,6 @@ package forward
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -48,13 +47,7 @@ func TestVictoriaLogs(t *testing.T) {
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			server, err := foreign.VictoriaLogs(t.Context())
-			var missing *foreign.MissingError
-			if errors.As(err, &missing) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			foreign.SkipOrFail(t, err)
 			t.Cleanup(server.Stop)
 			s := newSource(sent...)
 			f := start(t, Config{Name: c.kind, Kind: c.kind, URL: server.Address + c.path, Host: "box", BatchLines: 300, OnTrouble: func(err error) { t.Error(err) }}, s)
