@@ -5,7 +5,8 @@ SHELL := /bin/bash
 VERSION := $(shell cat VERSION)
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 GOARCH  ?= $(shell go env GOARCH)
-# profstackdepth=0: without profiles of locks, the 2 KiB for their stacks in every thread are not made.
+# profstackdepth=0 saves 2 KiB in every thread, which only profiles of locks use. If go.mod names an older
+# Go than the one that builds, it replaces the settings that the go command would choose.
 LDFLAGS := -s -w -buildid= -X runtime.godebugDefault=profstackdepth=0 -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

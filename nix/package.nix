@@ -31,6 +31,7 @@ buildGoModule {
   ldflags = [
     "-s"
     "-w"
+    "-X runtime.godebugDefault=profstackdepth=0" # as in the Makefile
     "-X main.version=${lib.fileContents ../VERSION}"
     "-X main.commit=${commit}"
   ];

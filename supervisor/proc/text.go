@@ -23,10 +23,10 @@ func ReleaseText(until <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	// The code that runs from here on is mapped again, and each fault maps the sixteen pages around
-	// it that have the same advice. Advice of its own for the page of this loop saves fifteen, and
-	// changes nothing else: the file is in the page cache. The loop calls as little as possible:
-	// unix.RawSyscall would only call syscall.RawSyscall.
+	// The code that runs from here on is mapped again, and each fault maps the sixteen pages around it
+	// that have the same advice. The page of this loop gets advice of its own, so that it is mapped
+	// alone. The advice has no other effect, because the file is in the page cache. The loop calls as
+	// little as possible: unix.RawSyscall would only call syscall.RawSyscall.
 	var failed syscall.Errno
 	page := uintptr(os.Getpagesize())
 	here, _, _, _ := runtime.Caller(0)

@@ -155,8 +155,8 @@ func TestHoldBehindOthers(t *testing.T) {
 }
 
 // A call is told to the program with the caller's mark. If that program is not known, the call is
-// answered nevertheless. A call that no longer waits is told to nobody: the pid of its caller may be
-// that of another process now.
+// still answered. A call that no longer waits is told to no program, because another process may have
+// got the caller's pid.
 func TestSharedListenerTellsThePrograms(t *testing.T) {
 	const known, unknown = 5, 6
 	slot := known
