@@ -189,7 +189,7 @@ func TestHeldEventsAndMemory(t *testing.T) {
 	publish("stored")
 	leave(r.outbound, 0)
 	reader.raw(`["REQ","all",{}]`)
-	waitHolding(t, r)
+	waitStarved(r.outbound) // then the stored events are chosen, without those below
 	publish("small")
 	leave(r.outbound, 2*len(large)+4096) // enough for a held event, too little for stored ones
 	publish(large)
@@ -214,6 +214,15 @@ func leave(b *budget, n int) {
 	b.used++
 	b.mu.Unlock()
 	b.put(1) // wakes the sessions that wait
+}
+
+// waitStarved waits until a session waits for memory of the budget.
+func waitStarved(b *budget) {
+	for starved := false; !starved; runtime.Gosched() {
+		b.mu.Lock()
+		starved = b.freed != nil
+		b.mu.Unlock()
+	}
 }
 
 // waitHolding waits until a session holds live events, and returns the session.
