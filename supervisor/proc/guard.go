@@ -54,6 +54,7 @@ type guard struct {
 	mu      sync.Mutex
 	made    uint64 // how many threads there were when named was compared with them
 	named   []int  // the threads that the filters name
+	age     int    // how often named has changed: a filter of a higher age names newer threads
 	filters map[Guard]*guardFilter
 }
 
@@ -181,6 +182,7 @@ type guardFilter struct {
 	plain    []unix.SockFilter
 	notifies []unix.SockFilter // plain for a process with a listener
 	judge    *filterJudge      // of plain
+	age      int               // of the guard, when it was made
 }
 
 // filter returns the filter of a guard. The filter names agentinit's threads, so a new one is made
@@ -194,6 +196,7 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 		tasks, _ := threadsIn(taskDir) // without /proc only the first thread is known
 		if slices.ContainsFunc(tasks, func(tid int) bool { return !slices.Contains(g.named, tid) }) {
 			g.named = tasks
+			g.age++
 			clear(g.filters)
 		}
 	}
@@ -208,7 +211,7 @@ func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &guardFilter{plain, filter.Notify(plain), newFilterJudge(plain)}
+	f := &guardFilter{plain, filter.Notify(plain), newFilterJudge(plain), g.age}
 	g.filters[kind] = f
 	return f, nil
 }

@@ -63,14 +63,15 @@ func (o *Owner) launcher(c *Command, p *process) (*launcher, error) {
 	return <-made, nil
 }
 
-// take returns an idle launcher with the filter. If there is none, more tells whether to make one.
+// take returns an idle launcher with the filter, or with a newer one: a thread may have appeared since
+// the start asked for its filter. If there is none, more tells whether to make one.
 func (s *launchers) take(f *guardFilter) (w *launcher, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.idle) > 0 {
 		w := s.idle[len(s.idle)-1]
 		s.idle = s.idle[:len(s.idle)-1]
-		if w.filter == f {
+		if w.filter.age >= f.age {
 			return w, false
 		}
 		s.stale = append(s.stale, w)

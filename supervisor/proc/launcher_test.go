@@ -224,6 +224,21 @@ func TestLauncherComesBack(t *testing.T) {
 	o.launchers.put(w)
 }
 
+// A start whose filter has become older meanwhile takes a launcher with the newer one. A start with
+// the newer filter leaves those with the older one.
+func TestLauncherWithANewerFilter(t *testing.T) {
+	older, newer := &guardFilter{age: 1}, &guardFilter{age: 2}
+	w := &launcher{filter: newer}
+	s := launchers{idle: []*launcher{w}, serving: launchersServing}
+	if got, more := s.take(older); got != w || more {
+		t.Errorf("the launcher with the newer filter was not taken: %v, %v", got, more)
+	}
+	s = launchers{idle: []*launcher{{filter: older}}, serving: launchersServing, left: 1}
+	if got, more := s.take(newer); got != nil || !more || len(s.stale) != 1 {
+		t.Errorf("the launcher with the older filter was taken: %v, %v, %d stale", got, more, len(s.stale))
+	}
+}
+
 // A launcher that comes back after Close ends.
 func TestLauncherComesBackAfterClose(t *testing.T) {
 	var s launchers
