@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -184,14 +187,32 @@ func Answers(url string) func(context.Context) error {
 	}
 }
 
-// FreePort returns a TCP port of the loopback interface that was free a moment ago.
+// The ports that FreePort gives. They lie below the range from which Linux takes the local ports of
+// outgoing connections (ip(7), ip_local_port_range: from 32768), so no connection takes one before its
+// server opens it.
+const firstPort, endPort = 10_000, 32_768
+
+// A process begins with a port of its own choice, because others look for ports at the same time.
+var (
+	firstTry   = rand.Uint32N(endPort - firstPort)
+	portsTried atomic.Uint32
+)
+
+// FreePort returns a TCP port of the loopback interface that was free a moment ago. It does not return
+// the same port again before it has tried all others.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	var err error
+	for range endPort - firstPort {
+		port := firstPort + int((firstTry+portsTried.Add(1))%(endPort-firstPort))
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // portTries is how often to start a server that needs a port number in advance. Another process may
