@@ -387,6 +387,44 @@ func TestSyslogOverStreams(t *testing.T) {
 	}
 }
 
+// A shutdown does not wait for a receiver that reads nothing, not even until the attempt's time is up.
+func TestSyslogReceiverThatDoesNotRead(t *testing.T) {
+	web := newRequests(t, true)
+	for _, scheme := range []string{"tcp", "tls", "unix"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := newSyslog(Config{URL: scheme + "://127.0.0.1/dev/log"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours, theirs := net.Pipe() // a write waits until it is read
+			s.conn = ours
+			if scheme == "tls" {
+				server := tls.Server(theirs, &tls.Config{Certificates: web.TLS.Certificates, SessionTicketsDisabled: true})
+				client := tls.Client(ours, &tls.Config{InsecureSkipVerify: true})
+				go func() { _ = server.Handshake() }() // the client sees the same error
+				if err := client.Handshake(); err != nil {
+					t.Fatal(err)
+				}
+				s.conn = client
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			ended := make(chan error)
+			go func() { ended <- s.send(ctx, []logs.Line{line(1, "web", "a")}) }()
+			time.Sleep(time.Minute) // it is writing
+			synctest.Wait()
+			stopped := time.Now()
+			cancel()
+			if err := <-ended; err == nil || time.Since(stopped) > 0 {
+				t.Errorf("%s: after %v: %v", scheme, time.Since(stopped), err)
+			}
+			if s.conn != nil {
+				t.Errorf("%s: the connection is kept, with half a message on its way", scheme)
+			}
+			_ = theirs.Close()
+		})
+	}
+}
+
 func TestSyslogOverDatagrams(t *testing.T) {
 	for _, network := range []string{"udp", "unixgram"} {
 		address, url := "127.0.0.1:0", ""
