@@ -324,7 +324,9 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	bounded, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
 	err := f.sender.send(bounded, lines)
-	if ctx.Err() != nil && err != nil || halves(lines, err) {
+	var part *partError
+	answered := errors.Is(err, errRefused) || errors.As(err, &part)
+	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
 		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
 	if (err != nil) != f.failing {

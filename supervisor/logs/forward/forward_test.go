@@ -303,6 +303,24 @@ func TestCloseSendsTheRest(t *testing.T) {
 	})
 }
 
+// A refusal is reported even if agentinit begins to stop while the answer is on its way. That the
+// attempt ended with agentinit is no trouble.
+func TestRefusedWhileStopping(t *testing.T) {
+	for answer, want := range map[error]int{context.Canceled: 0, errRefused: 1, &partError{errors.New("some rejected"), 1}: 1} {
+		said := 0
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", OnTrouble: func(error) { said++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = &failing{from: time.Now(), errs: []error{answer}}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := f.attempt(ctx, []logs.Line{line(1, "web", "a"), line(2, "web", "b")}); !errors.Is(err, answer) || said != want {
+			t.Errorf("%v: said %d times, %v", answer, said, err)
+		}
+	}
+}
+
 func TestRefusedAnswersAreFinal(t *testing.T) {
 	r := newRequests(t, false, 400, 302, 503, 204)
 	s := newSource(line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"))
