@@ -122,7 +122,8 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if d, err := time.ParseDuration(text); err == nil {
+	// -5m would be a time to come, which no line has reached: it is not what other tools mean by it.
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
 	t, err := time.Parse(time.RFC3339, text)

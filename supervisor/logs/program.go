@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"context"
 	"regexp"
 	"slices"
 	"sync"
@@ -65,7 +66,7 @@ func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 
 // tail returns the newest n lines of a run, oldest first; if n < 0, it returns all.
 func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
-	r := &reader{query: Query{Run: run}}
+	r := &reader{ctx: context.Background(), query: Query{Run: run}}
 	defer r.files.close()
 	pl.mu.Lock()
 	ring := &pl.rings[kind-1]

@@ -3,6 +3,7 @@ package logs
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"iter"
 	"regexp"
 	"slices"
@@ -356,6 +357,10 @@ func (s *chunkSource) trim(n int) {
 
 func (s *chunkSource) next() (item, bool) {
 	for s.at == len(s.items) && len(s.chunks) > 0 {
+		// Large files may have no line that the query wants, and the caller may be gone.
+		if s.reader.ctx.Err() != nil {
+			return item{}, false
+		}
 		s.items, s.at = s.items[:0:0], 0
 		s.load(&s.chunks[0])
 		s.chunks = s.chunks[1:]
@@ -374,10 +379,15 @@ func (s *chunkSource) next() (item, bool) {
 
 func (s *chunkSource) load(c *chunk) {
 	text, err := c.read(&s.reader.files)
-	if err != nil { // the file was removed meanwhile: its lines are lost
-		if q := &s.reader.query; q.Follow || q.After > 0 {
+	if err != nil {
+		// That old files are removed is usual, but not that a file is there and damaged.
+		gone := errors.Is(err, errGone)
+		if q := &s.reader.query; q.Follow || q.After > 0 || !gone {
 			s.lost += c.after(q.After, s.from)
 			s.why = "lost: the log file is gone"
+			if !gone {
+				s.why = "lost: the log file cannot be read"
+			}
 		}
 		return
 	}

@@ -1,9 +1,11 @@
 package logs
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -213,6 +215,49 @@ func TestFollowEndsInSilence(t *testing.T) {
 			t.Errorf("it ended after %v", took)
 		}
 	})
+}
+
+// A reader whose client is gone reads no further, even if nothing in the files is wanted.
+func TestReaderWithoutClientStops(t *testing.T) {
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: filepath.Join(t.TempDir(), "log")}, numbered(10_000))
+	for _, gone := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if gone {
+			cancel()
+		}
+		r := &reader{ctx: ctx, plane: p, query: Query{Grep: regexp.MustCompile("nosuch")}, next: map[*programLog]*[2]uint64{}}
+		for _, s := range r.sources()() {
+			s, had := s.(*chunkSource), len(s.(*chunkSource).chunks)
+			if _, ok := s.next(); ok || had > 0 && (len(s.chunks) == had) != gone {
+				t.Errorf("client gone %v: %d of %d chunks are left", gone, len(s.chunks), had)
+			}
+		}
+		cancel()
+		r.files.close()
+	}
+}
+
+// A compressed file is damaged. Its lines are reported as lost, the others are shown.
+func TestDamagedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	for i, text := range []string{"one\n", "two\n", "three\n"} {
+		capture(t, p, Options{Program: "web", Run: uint64(i + 1), Path: path, MaxBytes: 1, Backups: -1, Compress: CompressZstd}, text)
+	}
+	settle(t, p)
+	files, err := filepath.Glob(path + ".*.zst")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("rotated files %q, %v", files, err)
+	}
+	if err := os.WriteFile(files[1], []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []Query{{}, {Files: true}} {
+		if got := texts(all(p, q)); !slices.Equal(got, []string{"one", "1 line lost: the log file cannot be read", "three"}) {
+			t.Errorf("%+v: %q", q, got)
+		}
+	}
 }
 
 // A program starts again after its file was forgotten. The rings still have lines of the earlier

@@ -138,18 +138,28 @@ func (r *redactor) maskBegun(text []byte) {
 	}
 }
 
-// held is how many bytes at the end of text may be the start of a secret.
+// held is how many bytes at the end of text may be the start of a secret. What ends a whole secret
+// does not count, even if another one may begin so: a cut there would tear the whole one apart, and
+// mask would find neither half.
 func (r *redactor) held(text []byte) int {
 	if r == nil {
 		return 0
 	}
 	for n := min(r.longest-1, len(text)); n > 0; n-- {
 		tail := text[len(text)-n:]
-		if slices.ContainsFunc(r.patterns, func(p []byte) bool { return len(p) > n && bytes.HasPrefix(p, tail) }) {
+		begins := func(p []byte) bool { return len(p) > n && bytes.HasPrefix(p, tail) }
+		if slices.ContainsFunc(r.patterns, begins) && !r.tears(text, len(text)-n) {
 			return n
 		}
 	}
 	return 0
+}
+
+// tears tells whether a cut at this place is within a secret.
+func (r *redactor) tears(text []byte, at int) bool {
+	return slices.ContainsFunc(r.patterns, func(p []byte) bool {
+		return bytes.Contains(text[max(at-len(p)+1, 0):min(at+len(p)-1, len(text))], p)
+	})
 }
 
 // matcher finds any of its patterns with the algorithm of Wu and Manber ("A fast algorithm for

@@ -128,6 +128,41 @@ func TestSecretsCutAnywhere(t *testing.T) {
 	}
 }
 
+// An unfinished line, such as a prompt, is cut so that each secret is on one side as a whole, even if
+// its end looks like the start of a secret.
+func TestACutTearsNoSecret(t *testing.T) {
+	const one, two = "Zabc1234efgh5678Z", "678Z-another-secret"
+	for name, tc := range map[string]struct {
+		secrets     []string
+		first, then string
+		shown, rest string // what is shown of first, and what after it
+	}{
+		"ends as it begins":         {[]string{one}, "key: " + one, "\n", "key: *****************", "\n"},
+		"ends as another begins":    {[]string{secret + "678", two}, secret + "678", "?\n", strings.Repeat("*", len(secret)+3), "?\n"},
+		"is the start of a longer":  {[]string{one, one + "-longer"}, "key: " + one, "-longer\n", "key: ", "************************\n"},
+		"is followed by its start":  {[]string{one}, one + one[:5], one[5:] + "\n", "*****************", "*****************\n"},
+		"is only begun":             {[]string{one}, "key: " + one[:16], "Z\n", "key: ", "*****************\n"},
+		"is none, but begins as it": {[]string{one}, "key: " + one[:16], "Y\n", "key: ", one[:16] + "Y\n"},
+		"is unknown":                {[]string{two}, "key: " + one[:13], "!\n", "key: " + one[:13], "!\n"},
+	} {
+		r := newRedactor(tc.secrets)
+		f := framer{max: 1 << 10, held: r.held}
+		if _, _, ok := f.next([]byte(tc.first), sinkPiece); ok {
+			t.Errorf("%s: a line without its end is a block", name)
+		}
+		shown, _ := f.flush()
+		r.mask(shown.text)
+		if string(shown.text) != tc.shown {
+			t.Errorf("%s: shown is %q", name, shown.text)
+		}
+		rest, _, _ := f.next([]byte(tc.then), sinkPiece)
+		r.mask(rest.text)
+		if string(rest.text) != tc.rest {
+			t.Errorf("%s: the rest is %q", name, rest.text)
+		}
+	}
+}
+
 func FuzzMatcher(f *testing.F) {
 	f.Add([]byte("abc12345678xyz12345678"), []byte("12345678"), []byte("abcdefgh-long-enough-for-the-other"))
 	f.Add(bytes.Repeat([]byte("a"), 100), []byte("aaaaaaaa"), []byte("aaaaaaaaaaaaaaaaaaaaaaaaaaaaab"))

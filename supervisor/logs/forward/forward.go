@@ -95,6 +95,15 @@ type sender interface {
 // errRefused says that the collector will never take the batch.
 var errRefused = errors.New("refused")
 
+// errTooLarge says that the collector, or a proxy before it, takes only smaller batches.
+var errTooLarge = fmt.Errorf("%w: too large", errRefused)
+
+// halves tells whether the batch must be sent in two parts. Text can become several times as long in
+// JSON, so that no fixed size of a batch suits every limit.
+func halves(lines []logs.Line, err error) bool {
+	return len(lines) > 1 && errors.Is(err, errTooLarge)
+}
+
 // New checks the configuration. It opens no connection.
 func New(cfg Config) (*Forwarder, error) {
 	if cfg.BatchLines <= 0 {
@@ -158,8 +167,8 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 	f.done.Wait()
 	var b batch
 	flush := func() {
-		if len(b.lines) == 0 || ctx.Err() != nil || !f.settle(b.lines, f.attempt(ctx, b.lines)) {
-			f.dropped.Add(uint64(len(b.lines)))
+		if len(b.lines) > 0 {
+			f.once(ctx, b.lines)
 		}
 		b = batch{}
 	}
@@ -170,6 +179,22 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 	}
 	flush()
 	f.sender.close()
+}
+
+// once tries once, and counts the lines that were not taken.
+func (f *Forwarder) once(ctx context.Context, lines []logs.Line) {
+	if ctx.Err() == nil {
+		err := f.attempt(ctx, lines)
+		if half := len(lines) / 2; halves(lines, err) {
+			f.once(ctx, lines[:half])
+			f.once(ctx, lines[half:])
+			return
+		}
+		if f.settle(lines, err) {
+			return
+		}
+	}
+	f.dropped.Add(uint64(len(lines)))
 }
 
 // Stats returns the counters.
@@ -237,6 +262,9 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		err := f.attempt(ctx, lines)
+		if half := len(lines) / 2; halves(lines, err) {
+			return f.deliver(ctx, lines[:half]) && f.deliver(ctx, lines[half:])
+		}
 		if f.settle(lines, err) {
 			return true
 		}
@@ -296,8 +324,10 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	bounded, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
 	err := f.sender.send(bounded, lines)
-	if ctx.Err() != nil && err != nil {
-		return err // agentinit itself is stopping: no trouble to report
+	var part *partError
+	answered := errors.Is(err, errRefused) || errors.As(err, &part)
+	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
+		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil

@@ -303,6 +303,24 @@ func TestCloseSendsTheRest(t *testing.T) {
 	})
 }
 
+// A refusal is reported even if agentinit begins to stop while the answer is on its way. That the
+// attempt ended with agentinit is no trouble.
+func TestRefusedWhileStopping(t *testing.T) {
+	for answer, want := range map[error]int{context.Canceled: 0, errRefused: 1, &partError{errors.New("some rejected"), 1}: 1} {
+		said := 0
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", OnTrouble: func(error) { said++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = &failing{from: time.Now(), errs: []error{answer}}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := f.attempt(ctx, []logs.Line{line(1, "web", "a"), line(2, "web", "b")}); !errors.Is(err, answer) || said != want {
+			t.Errorf("%v: said %d times, %v", answer, said, err)
+		}
+	}
+}
+
 func TestRefusedAnswersAreFinal(t *testing.T) {
 	r := newRequests(t, false, 400, 302, 503, 204)
 	s := newSource(line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"))
@@ -384,6 +402,44 @@ func TestSyslogOverStreams(t *testing.T) {
 		if err := errors.Join(conn.Close(), listener.Close()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A shutdown does not wait for a receiver that reads nothing, not even until the attempt's time is up.
+func TestSyslogReceiverThatDoesNotRead(t *testing.T) {
+	web := newRequests(t, true)
+	for _, scheme := range []string{"tcp", "tls", "unix"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := newSyslog(Config{URL: scheme + "://127.0.0.1/dev/log"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours, theirs := net.Pipe() // a write waits until it is read
+			s.conn = ours
+			if scheme == "tls" {
+				server := tls.Server(theirs, &tls.Config{Certificates: web.TLS.Certificates, SessionTicketsDisabled: true})
+				client := tls.Client(ours, &tls.Config{InsecureSkipVerify: true})
+				go func() { _ = server.Handshake() }() // the client sees the same error
+				if err := client.Handshake(); err != nil {
+					t.Fatal(err)
+				}
+				s.conn = client
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			ended := make(chan error)
+			go func() { ended <- s.send(ctx, []logs.Line{line(1, "web", "a")}) }()
+			time.Sleep(time.Minute) // it is writing
+			synctest.Wait()
+			stopped := time.Now()
+			cancel()
+			if err := <-ended; err == nil || time.Since(stopped) > 0 {
+				t.Errorf("%s: after %v: %v", scheme, time.Since(stopped), err)
+			}
+			if s.conn != nil {
+				t.Errorf("%s: the connection is kept, with half a message on its way", scheme)
+			}
+			_ = theirs.Close()
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"context"
+	"errors"
 	"io"
 	"math"
 	"net"
@@ -9,7 +11,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // Collectors stall, reset, cut off, flood or lie. Each gets the line at the second attempt, is
@@ -90,6 +95,80 @@ func TestHostileCollectors(t *testing.T) {
 				t.Errorf("stats %+v, said %d times", st, said.Load())
 			}
 		})
+	}
+}
+
+// A collector that takes only small requests gets the lines in parts, in order, at the end too. Only
+// the line that alone is too large is dropped and reported.
+func TestSmallCollector(t *testing.T) {
+	for name, atEnd := range map[string]bool{"while it runs": false, "at the end": true} {
+		synctest.Test(t, func(t *testing.T) {
+			var said []error
+			f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", OnTrouble: func(err error) { said = append(said, err) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sink := &small{}
+			f.sender = sink
+			s := newSource()
+			for i := range uint64(9) {
+				s.add(line(i+1, "web", string(rune('a'+i))))
+			}
+			s.lines[4].Text = "too long alone"
+			f.Start(s)
+			if !atEnd {
+				time.Sleep(time.Minute)
+			}
+			f.Close(t.Context(), s)
+			if st := f.Stats(); sink.got != "abcdfghi" || st != (Stats{Sent: 8, Dropped: 1}) {
+				t.Errorf("%s: got %q, stats %+v", name, sink.got, st)
+			}
+			if len(said) != 2 || !errors.Is(said[0], errTooLarge) || said[1] != nil {
+				t.Errorf("%s: said %v", name, said)
+			}
+		})
+	}
+}
+
+// small is a collector that takes three bytes at once.
+type small struct{ got string }
+
+func (s *small) send(_ context.Context, batch []logs.Line) error {
+	text := strings.Join(texts(batch), "")
+	if len(text) > 3 {
+		return errTooLarge
+	}
+	s.got += text
+	return nil
+}
+
+func (s *small) close() {}
+
+func texts(lines []logs.Line) (out []string) {
+	for _, l := range lines {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
+// A status decides whether a batch is tried again, in parts or not at all.
+func TestStatuses(t *testing.T) {
+	for status, want := range map[int]struct{ refused, tooLarge, later bool }{
+		200: {}, 204: {}, 302: {refused: true}, 401: {refused: true}, 413: {refused: true, tooLarge: true}, 429: {later: true}, 503: {later: true},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		p, err := newPush(Config{Kind: "http", URL: srv.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.send(t.Context(), []logs.Line{line(1, "web", "a")})
+		got := want
+		got.refused, got.tooLarge = errors.Is(err, errRefused), errors.Is(err, errTooLarge)
+		if got.later = err != nil && !got.refused; got != want {
+			t.Errorf("%d: %v", status, err)
+		}
+		p.close()
+		srv.Close()
 	}
 }
 

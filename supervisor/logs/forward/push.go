@@ -110,6 +110,8 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 			return &laterError{err, after}
 		}
 		return err
+	case code == http.StatusRequestEntityTooLarge:
+		return fmt.Errorf("%w: %w", errTooLarge, err)
 	}
 	return fmt.Errorf("%w: %w", errRefused, err)
 }

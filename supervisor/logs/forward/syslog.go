@@ -97,20 +97,20 @@ func trusted(file string) (*x509.CertPool, error) {
 
 func (s *syslog) send(ctx context.Context, batch []logs.Line) error {
 	if s.conn != nil && s.network == "tcp" && s.hungUp() {
-		s.close()
+		s.abort()
 	}
 	if s.conn == nil {
 		if err := s.dial(ctx); err != nil {
 			return err
 		}
 	}
-	deadline, _ := ctx.Deadline() // without one, none
-	err := s.conn.SetWriteDeadline(deadline)
-	if err == nil {
-		err = s.write(batch)
-	}
-	if err != nil {
-		s.close()
+	// ctx ends when the time is up, or when agentinit stops: a receiver that does not read must not
+	// delay that until the time is up.
+	conn := s.conn
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Now()) }) // the write then fails
+	err := s.write(batch)
+	if !stop() || err != nil {
+		s.abort()
 	}
 	return err
 }
@@ -204,6 +204,15 @@ func printable(text string, n int) string {
 		return "-"
 	}
 	return string(out)
+}
+
+// abort closes a connection that has failed. Close of TLS would wait for up to 5 s to take leave of a
+// receiver that does not read.
+func (s *syslog) abort() {
+	if c, ok := s.conn.(*tls.Conn); ok {
+		s.conn = c.NetConn()
+	}
+	s.close()
 }
 
 func (s *syslog) close() {
