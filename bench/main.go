@@ -98,6 +98,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		report.Rows = append(report.Rows, row)
 	}
+	if len(report.Rows) == 0 {
+		return fmt.Errorf("-only %q: no row has this text in its name", o.only)
+	}
 	return errors.Join(report.writeJSON(o.jsonFile), report.writeSVG(o.svgStart, startChart), report.writeSVG(o.svgCapture, captureChart))
 }
 
