@@ -73,8 +73,8 @@ func uncompressed(path string) string {
 	return path
 }
 
-// partSuffix marks a compressed file that is being written.
-const partSuffix = ".part"
+// partOf is the name of the compressed form of a file while it is being written.
+func (c *compressor) partOf(name string) string { return name + c.suffix + ".part" }
 
 // compressing bounds how many files are compressed at once: ten thousand rotated files must not
 // start ten thousand compressors.
@@ -97,7 +97,7 @@ func (c *compressor) compress(path string, enough <-chan struct{}) error {
 }
 
 func (c *compressor) replace(d *safeopen.Directory, name string) error {
-	part := name + c.suffix + partSuffix
+	part := c.partOf(name)
 	if err := removeIfThere(d, part); err != nil {
 		return err
 	}

@@ -74,3 +74,22 @@ func TestOldFilesGoWhileAnotherIsCompressed(t *testing.T) {
 		t.Error("it is not compressed after that")
 	}
 }
+
+// A crash during a compression leaves an unfinished file. The next compression replaces it. If there is
+// none, it goes with the file that it was made of.
+func TestAnUnfinishedCompressionLeavesNothing(t *testing.T) {
+	for _, o := range []Options{{Backups: -1, Compress: CompressGzip}, {Backups: 1, Compress: CompressGzip}, {Backups: 1}} {
+		a, files := rotatedFiles(t, 2)
+		part := files[0] + ".gz.part"
+		if err := os.WriteFile(part, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.clean(&o, 0, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if exists(t, part) || exists(t, files[0]+".gz") != (o.Backups < 0) || exists(t, files[0]) {
+			left, _ := filepath.Glob(a.path + ".*")
+			t.Errorf("%+v: left %q", o, left)
+		}
+	}
+}

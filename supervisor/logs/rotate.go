@@ -289,9 +289,18 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 			continue
 		}
 		total -= f.size
-		errs = append(errs, inDirectory(f.path, removeIfThere))
+		errs = append(errs, inDirectory(f.path, removeRotated))
 	}
 	return kept, errors.Join(errs...)
+}
+
+// removeRotated removes a rotated file and what a compression of it has left that a crash interrupted.
+func removeRotated(d *safeopen.Directory, name string) error {
+	errs := []error{removeIfThere(d, name)}
+	for _, c := range compressors {
+		errs = append(errs, removeIfThere(d, c.partOf(uncompressed(name))))
+	}
+	return errors.Join(errs...)
 }
 
 func removeIfThere(d *safeopen.Directory, name string) error {
