@@ -157,7 +157,9 @@ func (n *Notifier) closeSocket() error {
 	return err
 }
 
-const flushPatience = 250 * time.Millisecond
+// flushPatience is longer than a busy machine keeps the reader from running: a shorter one would take
+// the end of a process for the end of a program that has just named another main process.
+const flushPatience = time.Second
 
 // Flush returns when all messages that were sent before have been taken, or when that takes too
 // long. So what a process has said before its end is known before its end counts.
