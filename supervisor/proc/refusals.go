@@ -255,7 +255,7 @@ type (
 // answer receives one call and answers it.
 func (r *refusals) answer(w *watched) {
 	var n notification
-	// ENOENT: the process was killed meanwhile. EINTR: the epoll reports the call again.
+	// ENOENT: the process was killed or its call interrupted meanwhile. EINTR: the epoll reports the call again.
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}

@@ -60,8 +60,13 @@ func waitingIn(t *testing.T, r *refusals, name string, call func() error) waitin
 // receive takes the call from the listener.
 func (c *waitingCall) receive(t *testing.T) {
 	t.Helper()
-	c.n = notification{} // the kernel refuses any other value
-	if err := uninterrupted(c.via.fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&c.n)); err != nil {
+	err := error(unix.ENOENT)
+	// ENOENT: a signal of the runtime interrupted the call, which is then made again.
+	for err == unix.ENOENT {
+		c.n = notification{} // the kernel refuses any other value
+		err = uninterrupted(c.via.fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&c.n))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
