@@ -280,6 +280,14 @@ func (b *Boot) endRecording() {
 	}
 }
 
+// awaitRuns waits until Runs has what the boot waited for. The recorder reads the events of the boot on
+// its own, and without the wait the last program could lack the time at which it was ready.
+func (b *Boot) awaitRuns() {
+	if b.recorder != nil {
+		<-b.recorder.complete
+	}
+}
+
 // Records returns the phases with their status so far.
 func (b *Boot) Records() []Record { return b.journal.Records() }
 

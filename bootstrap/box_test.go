@@ -275,6 +275,10 @@ func TestWhatIsMendedBeforeTheSealIsRecorded(t *testing.T) {
 		say("added", 1, event.Change{To: "RUNNING", PID: 8, Ready: true})
 		say("a", 2, event.Change{To: "RUNNING", PID: 9, Ready: true})
 		r.finish(bus.Seq()) // finish is called before the recorder has read the last events
+		<-r.complete
+		if a := r.Runs()[0]; a.Ready.IsZero() {
+			t.Errorf("complete, but %+v", a)
+		}
 		bus.Publish(event.Event{Name: "Tested"})
 		<-done
 		got := r.Runs()
@@ -302,6 +306,7 @@ func TestRecorderCatchesUp(t *testing.T) {
 	r.finish(bus.Seq())
 	bus.Publish(event.Event{Name: "Tested"})
 	r.catchUp()
+	<-r.complete
 	if got := r.Runs(); r.pending() || !got[0].Ready.Equal(at(3)) || !got[1].Ready.IsZero() {
 		t.Fatalf("got %+v", got)
 	}

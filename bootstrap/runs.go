@@ -23,12 +23,16 @@ type recorder struct {
 	open map[string]bool // programs that the boot starts and whose first run is not ready yet
 	seen uint64          // number of the newest event that was processed
 	over uint64          // number of the newest event of the boot; 0 while the boot runs
+
+	complete chan struct{} // closed when every event of the boot was processed, or follow has ended
+	ended    sync.Once     // closes complete
 }
 
 func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *recorder {
 	r := &recorder{
 		read: read, events: bus.Watch(bus.Seq()), runs: make([]Run, 0, len(specs)),
 		at: make(map[string]int, len(specs)), open: make(map[string]bool, len(specs)),
+		complete: make(chan struct{}),
 	}
 	for i := range specs {
 		r.add(&specs[i])
@@ -51,6 +55,14 @@ func (r *recorder) finish(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = seq
+	r.settle()
+}
+
+// settle closes complete if every event of the boot was processed. The caller holds mu.
+func (r *recorder) settle() {
+	if r.over != 0 && r.seen >= r.over {
+		r.ended.Do(func() { close(r.complete) })
+	}
 }
 
 // Runs returns the runs recorded so far.
@@ -80,6 +92,7 @@ func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at, r.open = nil, nil
+	r.ended.Do(func() { close(r.complete) })
 }
 
 func (r *recorder) pending() bool {
@@ -111,6 +124,7 @@ func (r *recorder) take(e event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = e.Seq
+	defer r.settle()
 	if e.Name != event.ProgramStateChanged || e.Change == nil {
 		return
 	}
@@ -138,6 +152,7 @@ func (r *recorder) catchUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = max(r.seen, seq)
+	defer r.settle()
 	for _, p := range programs {
 		run := r.runOf(p.Name, p.Run, seq)
 		if run == nil {

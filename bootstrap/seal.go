@@ -211,6 +211,7 @@ func (b *Boot) sealTimedOut(timeout time.Duration) (Outcome, error) {
 		return Outcome{}, fail(ExitSealTimeout, nil, "%s", reason)
 	}
 	b.setUnsealed(reason)
+	b.awaitRuns()
 	return warned(reason), nil
 }
 
@@ -237,5 +238,6 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 	}
 	b.setSealed(s, elapsed)
 	b.publish(event.Info, EventCompleted, map[string]any{"sentinel": path, "elapsed_ms": milliseconds(elapsed)})
+	b.awaitRuns()
 	return outcome
 }
