@@ -159,7 +159,7 @@ type Sandbox struct {
 type Logs struct {
 	To         string      `toml:"to"` // console, file, none
 	Path       string      `toml:"path"`
-	StderrPath string      `toml:"stderr_path"` // empty: the same as path
+	StderrPath string      `toml:"stderr_path"` // empty: where stdout goes
 	MaxBytes   Size        `toml:"max_bytes"`
 	Every      Duration    `toml:"rotate_every"` // 0: no rotation by age
 	At         string      `toml:"rotate_at"`    // HH:MM; empty: no rotation at a fixed time

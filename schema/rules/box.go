@@ -66,8 +66,8 @@ func boxRules() []Rule {
 			Doc:    "A variable whose name says that it is a secret has its value in the manifest.",
 			Remedy: "Take it from the environment: NAME = \"${NAME}\", or from an env_file."},
 		{Code: "W105", Severity: schema.Warning, Check: perProgram(pathWithoutFile),
-			Doc:    "logs has a path, and its to is not \"file\": nothing is written to the path.",
-			Remedy: "Drop to, because a path alone means to = \"file\", or drop path."},
+			Doc:    "logs has a path, and its to is not \"file\", or a stderr_path with to = \"none\": nothing is written there.",
+			Remedy: "Drop to, because a path alone means to = \"file\", or drop the path."},
 		{Code: "W106", Severity: schema.Warning, Check: perProgram(oneWordCommands),
 			Doc:    "A command is an array of one word with a blank in it. The whole word is the name of the program, and no such program exists as a rule.",
 			Remedy: "Write each argument as a string of its own, or the whole command as one string without the brackets."},
@@ -140,14 +140,16 @@ func fileLogWithoutPath(p programTable) []schema.Finding {
 	return one(p.finding(`has to = "file" without a path`, `write path = "/var/log/NAME.log"`, "logs"))
 }
 
-func pathWithoutFile(p programTable) []schema.Finding {
+func pathWithoutFile(p programTable) (out []schema.Finding) {
 	logs := subtable(p.table, "logs")
-	path, _ := logs["path"].(string)
 	to, _ := logs["to"].(string)
-	if path == "" || to == "" || to == "file" {
-		return nil
+	if path, _ := logs["path"].(string); path != "" && to != "" && to != "file" {
+		out = append(out, p.finding("has no effect with to = "+schema.Quote(to), `drop to: a path means to = "file"`, "logs", "path"))
 	}
-	return one(p.finding("has no effect with to = "+schema.Quote(to), `drop to: a path means to = "file"`, "logs", "path"))
+	if path, _ := logs["stderr_path"].(string); path != "" && to == "none" {
+		out = append(out, p.finding("has no effect with to = "+schema.Quote(to), "drop to", "logs", "stderr_path"))
+	}
+	return out
 }
 
 // commandKeys are the keys of a program table that hold a command.
@@ -365,13 +367,13 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	writer := map[string]string{}
 	for _, p := range programs(d) {
 		logs := subtable(p.merged, "logs")
-		if p.isDefaults() || logs["to"] != "file" {
+		if p.isDefaults() {
 			continue
 		}
 		n, _ := p.merged["instances"].(int64)
 		for _, key := range []string{"path", "stderr_path"} {
 			path, _ := logs[key].(string)
-			if path == "" {
+			if path == "" || logs["to"] == "none" || key == "path" && logs["to"] != "file" {
 				continue
 			}
 			if n > 1 && !strings.Contains(path, "${INSTANCE") {

@@ -32,7 +32,7 @@ type Options struct {
 
 	// The fields below are for ToFile.
 	Path       string
-	StderrPath string        // a separate file for stderr; "" means Path
+	StderrPath string        // a file for stderr alone, wherever stdout goes; "" means where stdout goes
 	MaxBytes   int64         // rotate above this; 0 never
 	Every      time.Duration // rotate a file of this age; 0 never
 	At         string        // rotate every day at this local time, "HH:MM"; "" never

@@ -144,7 +144,7 @@ func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 	switch {
 	case o.To == ToNone:
 		return nil, nil
-	case o.To == ToFile && !isConsolePath(o.Path):
+	case (o.To == ToFile || own == Stderr) && !isConsolePath(o.Path):
 		f := p.openFile(o, own)
 		return f, f
 	}

@@ -132,20 +132,27 @@ func TestBackupsZeroKeepsNone(t *testing.T) {
 }
 
 func TestStderrFile(t *testing.T) {
-	dir := t.TempDir()
-	p := newPlane(t, Config{})
-	o := Options{Program: "web", To: ToFile, Path: filepath.Join(dir, "out"), StderrPath: filepath.Join(dir, "err")}
-	c, stdout, stderr := open(t, p, o)
-	write(t, stdout, "fine\n")
-	write(t, stderr, "bad\n")
-	closeAll(t, stdout, stderr)
-	<-c.Done()
-	flush(t, p)
-	if out, err := readLog(t, o.Path), readLog(t, o.StderrPath); out != "fine\n" || err != "bad\n" {
-		t.Errorf("stdout %q, stderr %q", out, err)
-	}
-	if got := all(p, Query{Files: true, Streams: []Stream{Stderr}}); len(got) != 1 || got[0].Text != "bad" {
-		t.Errorf("stderr is read as %q", texts(got))
+	for _, to := range []To{ToFile, ToConsole} {
+		t.Run(string(to), func(t *testing.T) {
+			dir := t.TempDir()
+			p := newPlane(t, Config{})
+			o := Options{Program: "web", To: to, Path: filepath.Join(dir, "out"), StderrPath: filepath.Join(dir, "err")}
+			c, stdout, stderr := open(t, p, o)
+			write(t, stdout, "fine\n")
+			write(t, stderr, "bad\n")
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			flush(t, p)
+			if to == ToFile && readLog(t, o.Path) != "fine\n" {
+				t.Errorf("stdout %q", readLog(t, o.Path))
+			}
+			if err := readLog(t, o.StderrPath); err != "bad\n" {
+				t.Errorf("stderr %q", err)
+			}
+			if got := all(p, Query{Files: true, Streams: []Stream{Stderr}}); len(got) != 1 || got[0].Text != "bad" {
+				t.Errorf("stderr is read as %q", texts(got))
+			}
+		})
 	}
 }
 
