@@ -57,7 +57,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.only, "only", "", "run only the measurements whose name contains this `text`")
 	flags.StringVar(&o.peers, "peers", "", "measure only these peers beside agentinit and the floor (`names` with commas)")
 	flags.IntVar(&o.rounds, "rounds", 5, "how often each measurement is repeated; the peers take turns in each round")
-	flags.BoolVar(&o.quick, "quick", false, "no thousands, and captures of a sixteenth")
+	flags.BoolVar(&o.quick, "quick", false, "without the rows of 1000 programs; captures a sixteenth of the output")
 	flags.StringVar(&o.jsonFile, "json", "", "write the numbers to this `file`")
 	flags.StringVar(&o.svgStart, "svg-start", "", "draw the starts to this `file`")
 	flags.StringVar(&o.svgCapture, "svg-capture", "", "draw the captures to this `file`")

@@ -31,7 +31,7 @@ before agentinit started carry the time at which their file was rotated.
 One program's lines come as they are, those of several in the order in which
 they were read, with the name in front. Control characters are shown as escapes,
 so that a program cannot write to your terminal; --raw prints the bytes as the
-program wrote them. With --json every line has a cursor; --after goes on there.`,
+program wrote them. With --json every line has a cursor; --after shows the lines that follow it.`,
 		Example: `  agentctl logs -f --program 'web*' --stream stderr
   agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
   agentctl logs web --previous -n 50`,
@@ -62,11 +62,11 @@ program wrote them. With --json every line has a cursor; --after goes on there.`
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with new lines")
-	f.StringVar(&o.since, "since", "", "only lines of the last 10m, or since an RFC 3339 time")
-	f.StringVar(&o.until, "until", "", "only lines before 10m ago, or before an RFC 3339 time")
+	f.StringVar(&o.since, "since", "", "only lines from this long ago on, such as 10m, or from an RFC 3339 time on")
+	f.StringVar(&o.until, "until", "", "only lines up to this long ago, such as 10m, or up to an RFC 3339 time")
 	f.StringVar(&o.after, "after", "", "only lines after the one with this cursor")
 	f.StringVar(&o.grep, "grep", "", "only lines that match this regular expression (RE2)")
-	f.VarP(&o.lines, "lines", "n", "begin with the newest `N` lines; all reads the log files too")
+	f.VarP(&o.lines, "lines", "n", "only the newest `N` lines, 0 for none of the old ones; all reads the log files too")
 	f.StringVar(&o.stream, "stream", "", "only stdout or only stderr")
 	f.StringArrayVar(&o.programs, "program", nil, "the same as NAME: a name, glob or prefix; may be repeated")
 	f.BoolVarP(&o.previous, "previous", "p", false, "the latest run that has ended")

@@ -280,13 +280,22 @@ func document() string {
 Generated from the transition matrix that the tests of ` + "`supervisor/program`" + ` check; do not edit.
 
 The matrix is that of a service that declares everything: all hooks, a stop
-command, readiness, health checks with ` + "`action = \"restart\"`" + `, a ladder of INT and
+command, readiness, health checks with ` + "`action = \"restart\"`" + `, a stop that sends INT and then
 TERM, ` + "`kill = \"tree\"`" + ` and a back-off. What is not declared is passed over. An event
 that is not listed changes nothing, and so does every event of another run.
 
 While something that the program ` + "`needs`" + ` does not hold, no run begins: what leads to
 STARTING/preparing or STARTING/clearing in the tables then leads to STOPPED, with the
 action AwaitNeeds. agentinit starts the program when its needs hold.
+
+Where a table says BACKOFF, the program becomes FATAL instead if ` + "`restart_limit`" + ` or
+` + "`start_retries`" + ` is used up, or if ` + "`restart`" + ` is ` + "`never`" + `. COMPLETED in ` + "`agentctl status`" + `
+is EXITED of a oneshot or a schedule whose run has ended as expected.
+
+The less obvious events: *Tick*: a time has run out. *Emptied*: the last process of the run
+is gone. *Moved*: another process is the main one from now on (MAINPID of sd_notify). *Extend*: the
+program asks for more time (EXTEND_TIMEOUT_USEC). *Kill*: the time for the shutdown of
+the box is used up.
 
 Numbers are supervisord's: `)
 	for i, s := range States {
