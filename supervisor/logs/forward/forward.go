@@ -168,7 +168,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 	var b batch
 	flush := func() {
 		if len(b.lines) > 0 {
-			f.once(ctx, b.lines)
+			f.deliver(ctx, b.lines, false)
 		}
 		b = batch{}
 	}
@@ -179,22 +179,6 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 	}
 	flush()
 	f.sender.close()
-}
-
-// once tries once, and counts the lines that were not taken.
-func (f *Forwarder) once(ctx context.Context, lines []logs.Line) {
-	if ctx.Err() == nil {
-		err := f.attempt(ctx, lines)
-		if half := len(lines) / 2; halves(lines, err) {
-			f.once(ctx, lines[:half])
-			f.once(ctx, lines[half:])
-			return
-		}
-		if f.settle(lines, err) {
-			return
-		}
-	}
-	f.dropped.Add(uint64(len(lines)))
 }
 
 // Stats returns the counters.
@@ -251,21 +235,29 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 			timer.Stop()
 			due = nil
 		}
-		if !f.deliver(ctx, b.lines) {
+		if !f.deliver(ctx, b.lines, true) {
 			return
 		}
 		b = batch{}
 	}
 }
 
-// deliver tries until the batch is taken or refused. It returns false if ctx ended first.
-func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
+// deliver sends lines until they are taken or refused. Without retry it tries once and counts what is
+// not taken as dropped; with it, deliver returns false if ctx ended first.
+func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
-		err := f.attempt(ctx, lines)
+		err := ctx.Err()
+		if err == nil {
+			err = f.attempt(ctx, lines)
+		}
 		if half := len(lines) / 2; halves(lines, err) {
-			return f.deliver(ctx, lines[:half]) && f.deliver(ctx, lines[half:])
+			return f.deliver(ctx, lines[:half], retry) && f.deliver(ctx, lines[half:], retry)
 		}
 		if f.settle(lines, err) {
+			return true
+		}
+		if !retry {
+			f.dropped.Add(uint64(len(lines)))
 			return true
 		}
 		if ctx.Err() != nil {
@@ -285,8 +277,7 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 	}
 }
 
-// settle counts a batch that was taken or refused. It returns false if the batch must be tried
-// again.
+// settle counts a batch that was taken or refused. It returns false if it was neither.
 func (f *Forwarder) settle(lines []logs.Line, err error) bool {
 	var part *partError
 	rejected := 0
