@@ -72,6 +72,9 @@ func TestEveryLineIsCountedOnce(t *testing.T) {
 			}
 			return small(batch)
 		}},
+		"takes three lines at once": {attempts: 3, answer: func(_ context.Context, _ int, batch []logs.Line) error {
+			return &progressError{away, min(3, len(batch)-1)}
+		}},
 		"never answers": {attempts: 1, answer: func(ctx context.Context, _ int, batch []logs.Line) error { return silent{}.send(ctx, batch) }},
 	} {
 		for _, flood := range []int{100, 10_000} { // a ring has room for some hundred lines
@@ -169,8 +172,12 @@ func (s *scripted) send(ctx context.Context, batch []logs.Line) error {
 		close(s.enough)
 	}
 	err := s.answer(ctx, s.n, batch)
-	if err == nil {
+	var progress *progressError
+	switch {
+	case err == nil:
 		s.taken = append(s.taken, batch...)
+	case errors.As(err, &progress):
+		s.taken = append(s.taken, batch[:progress.sent]...)
 	}
 	return err
 }

@@ -88,8 +88,8 @@ type Forwarder struct {
 	rest     []logs.Line // lines that were read and neither sent nor given up
 }
 
-// sender delivers a batch. An error that wraps errRefused is final; after other errors the batch is
-// tried again.
+// sender delivers a batch. An error that wraps errRefused is final. After other errors, the batch is
+// tried again, or what a progressError leaves of it.
 type sender interface {
 	send(ctx context.Context, batch []logs.Line) error
 	close()
@@ -278,8 +278,10 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 			}
 			return f.deliver(ctx, lines[half:], retry)
 		}
-		if f.settle(lines, err) {
+		if n := f.settle(lines, err); n == len(lines) {
 			return nil
+		} else if n > 0 {
+			lines, wait = lines[n:], retryFirst
 		}
 		if !retry {
 			f.dropped.Add(uint64(len(lines)))
@@ -302,22 +304,25 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 	}
 }
 
-// settle counts a batch that was taken or refused. It returns false if it was neither.
-func (f *Forwarder) settle(lines []logs.Line, err error) bool {
+// settle counts the lines that were taken or refused. It returns how many they are, from the first on.
+func (f *Forwarder) settle(lines []logs.Line, err error) int {
 	var part *partError
-	rejected := 0
+	var progress *progressError
+	settled, rejected := len(lines), 0
 	switch {
 	case err == nil:
+	case errors.As(err, &progress):
+		settled = progress.sent
 	case errors.As(err, &part):
 		rejected = min(part.rejected, len(lines))
 	case errors.Is(err, errRefused):
 		rejected = len(lines)
 	default:
-		return false
+		return 0
 	}
-	f.sent.Add(uint64(len(lines) - rejected))
+	f.sent.Add(uint64(settled - rejected))
 	f.dropped.Add(uint64(rejected))
-	return true
+	return settled
 }
 
 // partError says that the collector took a part of the batch and will never take the rest.
@@ -325,6 +330,14 @@ type partError struct {
 	error
 	rejected int
 }
+
+// progressError says that the collector took the first lines of the batch, and not yet the rest.
+type progressError struct {
+	error
+	sent int
+}
+
+func (e *progressError) Unwrap() error { return e.error }
 
 // laterError is an answer that says when to try again.
 type laterError struct {
@@ -340,19 +353,23 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	defer cancel()
 	err := f.sender.send(bounded, lines)
 	var part *partError
+	var progress *progressError
 	answered := errors.Is(err, errRefused) || errors.As(err, &part)
 	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
 		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
-	if (err != nil) != f.failing {
-		f.failing = err != nil
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v: %w", f.cfg.Timeout, err)
-		}
-		if err != nil {
-			err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
-		}
-		f.cfg.OnTrouble(err)
+	failing := err != nil && !errors.As(err, &progress) // a slow collector is no trouble
+	if failing == f.failing {
+		return err
 	}
+	if f.failing = failing; !failing {
+		f.cfg.OnTrouble(nil)
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v: %w", f.cfg.Timeout, err)
+	}
+	err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
+	f.cfg.OnTrouble(err)
 	return err
 }
