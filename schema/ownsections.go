@@ -290,7 +290,7 @@ func forwardShape() *shape {
 		field("events", boolean("Send agentinit's own events too, as lines of the program \"agentinit\" in JSON, from supervisor.log.level on.").def(false)),
 		field("batch_lines", integer("Most lines sent at once.").between(1, 100000).def(1000)),
 		field("batch_wait", duration("How long a line waits for others.").def("1s")),
-		field("timeout", duration("Of one attempt. A failed one is repeated after 0.5 s, then after twice as long each time, at most 30 s.").def("10s")),
+		field("timeout", duration("Of one attempt. A failed one is repeated after about 0.5 s, then after twice as long each time up to about 30 s, or as late as the collector's Retry-After asks, at most 5 minutes. A syslog receiver that took only the first lines of a batch gets the others.").def("10s")),
 	)
 }
 

@@ -67,7 +67,7 @@ type Source interface {
 // Stats counts lines since the start.
 type Stats struct {
 	Sent    uint64
-	Dropped uint64 // forgotten by the rings before they could be sent, or refused
+	Dropped uint64 // forgotten by the rings before they could be sent, refused, or not taken at the end
 	Retries uint64 // attempts that failed and were repeated
 }
 
@@ -82,11 +82,14 @@ type Forwarder struct {
 
 	stop context.CancelFunc
 	done sync.WaitGroup
-	last uint64 // Seq of the newest line that was sent or given up; only the loop uses it
+	// The goroutines of Start write these, and Close uses them afterwards.
+	received uint64      // Seq of the newest line that was read
+	known    uint64      // how many lines of all programs were read, or marked as lost
+	rest     []logs.Line // lines that were read and neither sent nor given up
 }
 
-// sender delivers a batch. An error that wraps errRefused is final; after other errors the batch is
-// tried again.
+// sender delivers a batch. An error that wraps errRefused is final. After other errors, the batch is
+// tried again, or what a progressError leaves of it.
 type sender interface {
 	send(ctx context.Context, batch []logs.Line) error
 	close()
@@ -144,57 +147,64 @@ func (f *Forwarder) Start(source Source) {
 	f.done.Go(func() {
 		defer close(lines)
 		for line := range source.Read(ctx, logs.Query{Follow: true}) {
-			if !f.wants(line) {
-				continue
+			if f.wants(line) {
+				lines <- line // run receives to the end, also when ctx has ended
 			}
-			select {
-			case lines <- line:
-			case <-ctx.Done():
-				return
-			}
+			f.received = max(f.received, line.Seq)
+			f.known += max(line.Dropped, 1)
 		}
 	})
 	f.done.Go(func() { f.run(ctx, lines) })
 }
 
-// Close sends the lines that programs have printed until now. It tries once and stops when ctx
-// ends.
+// Close sends the lines that programs have printed until now: first those that the forwarder has,
+// because the rings may have forgotten them. It tries once and stops when ctx ends.
 func (f *Forwarder) Close(ctx context.Context, source Source) {
 	if f.stop == nil {
 		return
 	}
 	f.stop()
 	f.done.Wait()
+	sending := ctx
+	if end, ok := ctx.Deadline(); ok { // lines that a slow collector leaves must still be read, to count them
+		var cancel context.CancelFunc
+		sending, cancel = context.WithDeadline(ctx, end.Add(-time.Until(end)/10))
+		defer cancel()
+	}
 	var b batch
-	flush := func() {
-		if len(b.lines) > 0 {
-			f.once(ctx, b.lines)
-		}
-		b = batch{}
-	}
-	for line := range source.Read(ctx, logs.Query{After: f.last}) {
-		if f.wants(line) && f.take(&b, line) {
-			flush()
+	add := func(line logs.Line) {
+		if b.add(line, f.cfg.BatchLines) {
+			f.deliver(sending, b.lines, false)
+			b = batch{}
 		}
 	}
-	flush()
+	for _, line := range f.rest {
+		add(line)
+	}
+	newest, known, lost := f.received, f.known, uint64(0)
+	for line := range source.Read(ctx, logs.Query{After: f.received}) {
+		if line.Dropped == 0 {
+			newest = line.Seq
+			known++
+		}
+		switch {
+		case !f.wants(line):
+		case line.Dropped > 0:
+			lost += line.Dropped
+		default:
+			add(line)
+		}
+	}
+	// The marks of losses after a line are upper bounds, and may say again what the forwarder knows.
+	// But lines are numbered without gaps: no more are lost than numbers are missing.
+	if newest > f.received {
+		lost = min(lost, newest-min(known, newest))
+	}
+	f.dropped.Add(lost)
+	if len(b.lines) > 0 {
+		f.deliver(sending, b.lines, false)
+	}
 	f.sender.close()
-}
-
-// once tries once, and counts the lines that were not taken.
-func (f *Forwarder) once(ctx context.Context, lines []logs.Line) {
-	if ctx.Err() == nil {
-		err := f.attempt(ctx, lines)
-		if half := len(lines) / 2; halves(lines, err) {
-			f.once(ctx, lines[:half])
-			f.once(ctx, lines[half:])
-			return
-		}
-		if f.settle(lines, err) {
-			return
-		}
-	}
-	f.dropped.Add(uint64(len(lines)))
 }
 
 // Stats returns the counters.
@@ -213,18 +223,14 @@ type batch struct {
 	bytes int
 }
 
-// take adds a line and tells whether the batch is full. A line that marks a loss is counted, not
-// added.
-func (f *Forwarder) take(b *batch, line logs.Line) (full bool) {
-	if line.Dropped > 0 {
-		f.dropped.Add(line.Dropped)
-		return false
-	}
+// add adds a line and tells whether the batch is full.
+func (b *batch) add(line logs.Line, most int) (full bool) {
 	b.lines = append(b.lines, line)
 	b.bytes += len(line.Text)
-	return len(b.lines) >= f.cfg.BatchLines || b.bytes >= maxBatchBytes
+	return len(b.lines) >= most || b.bytes >= maxBatchBytes
 }
 
+// run sends the lines. When ctx has ended, it only collects them, for Close.
 func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 	var b batch
 	var timer *time.Timer
@@ -234,10 +240,15 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 		select {
 		case line, ok := <-lines:
 			if !ok {
-				return // Close continues after last
+				f.rest = b.lines
+				return
 			}
-			full = f.take(&b, line)
-			if due == nil && len(b.lines) > 0 {
+			if line.Dropped > 0 { // the line only marks a loss
+				f.dropped.Add(line.Dropped)
+				continue
+			}
+			full = b.add(line, f.cfg.BatchLines)
+			if due == nil {
 				timer = time.NewTimer(f.cfg.BatchWait)
 				due = timer.C
 			}
@@ -247,29 +258,37 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 		if !full {
 			continue
 		}
-		if timer != nil {
-			timer.Stop()
-			due = nil
-		}
-		if !f.deliver(ctx, b.lines) {
-			return
-		}
-		b = batch{}
+		timer.Stop()
+		due = nil
+		b = batch{lines: f.deliver(ctx, b.lines, true)}
 	}
 }
 
-// deliver tries until the batch is taken or refused. It returns false if ctx ended first.
-func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
+// deliver sends lines until they are taken or refused. Without retry it tries once and counts what is
+// not taken as dropped. With retry it returns the lines that are left when ctx ends.
+func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) (rest []logs.Line) {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
-		err := f.attempt(ctx, lines)
-		if half := len(lines) / 2; halves(lines, err) {
-			return f.deliver(ctx, lines[:half]) && f.deliver(ctx, lines[half:])
+		err := ctx.Err()
+		if err == nil {
+			err = f.attempt(ctx, lines)
 		}
-		if f.settle(lines, err) {
-			return true
+		if half := len(lines) / 2; halves(lines, err) {
+			if rest := f.deliver(ctx, lines[:half], retry); len(rest) > 0 {
+				return lines[half-len(rest):]
+			}
+			return f.deliver(ctx, lines[half:], retry)
+		}
+		if n := f.settle(lines, err); n == len(lines) {
+			return nil
+		} else if n > 0 {
+			lines, wait = lines[n:], retryFirst
+		}
+		if !retry {
+			f.dropped.Add(uint64(len(lines)))
+			return nil
 		}
 		if ctx.Err() != nil {
-			return false
+			return lines
 		}
 		f.retries.Add(1)
 		pause := time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
@@ -280,29 +299,30 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return false
+			return lines
 		}
 	}
 }
 
-// settle counts a batch that was taken or refused. It returns false if the batch must be tried
-// again.
-func (f *Forwarder) settle(lines []logs.Line, err error) bool {
+// settle counts the lines that were taken or refused. It returns how many they are, from the first on.
+func (f *Forwarder) settle(lines []logs.Line, err error) int {
 	var part *partError
-	rejected := 0
+	var progress *progressError
+	settled, rejected := len(lines), 0
 	switch {
 	case err == nil:
+	case errors.As(err, &progress):
+		settled = progress.sent
 	case errors.As(err, &part):
 		rejected = min(part.rejected, len(lines))
 	case errors.Is(err, errRefused):
 		rejected = len(lines)
 	default:
-		return false
+		return 0
 	}
-	f.sent.Add(uint64(len(lines) - rejected))
+	f.sent.Add(uint64(settled - rejected))
 	f.dropped.Add(uint64(rejected))
-	f.last = lines[len(lines)-1].Seq
-	return true
+	return settled
 }
 
 // partError says that the collector took a part of the batch and will never take the rest.
@@ -310,6 +330,14 @@ type partError struct {
 	error
 	rejected int
 }
+
+// progressError says that the collector took the first lines of the batch, and not yet the rest.
+type progressError struct {
+	error
+	sent int
+}
+
+func (e *progressError) Unwrap() error { return e.error }
 
 // laterError is an answer that says when to try again.
 type laterError struct {
@@ -325,19 +353,23 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	defer cancel()
 	err := f.sender.send(bounded, lines)
 	var part *partError
+	var progress *progressError
 	answered := errors.Is(err, errRefused) || errors.As(err, &part)
 	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
 		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
-	if (err != nil) != f.failing {
-		f.failing = err != nil
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer within %v: %w", f.cfg.Timeout, err)
-		}
-		if err != nil {
-			err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
-		}
-		f.cfg.OnTrouble(err)
+	failing := err != nil && !errors.As(err, &progress) // a slow collector is no trouble
+	if failing == f.failing {
+		return err
 	}
+	if f.failing = failing; !failing {
+		f.cfg.OnTrouble(nil)
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v: %w", f.cfg.Timeout, err)
+	}
+	err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
+	f.cfg.OnTrouble(err)
 	return err
 }

@@ -279,6 +279,36 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// A collector that takes a part of a batch in each attempt gets the rest after the shortest pause, and
+// is no trouble.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("away")
+		sink := &failing{from: time.Now(), errs: []error{away, away, away, &progressError{away, 1}, &progressError{away, 2}, nil}}
+		var said []error
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", OnTrouble: func(err error) { said = append(said, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = sink
+		f.deliver(t.Context(), []logs.Line{line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"), line(4, "web", "d"), line(5, "web", "e")}, true)
+		if got := texts(sink.got); !slices.Equal(got, []string{"d", "e"}) {
+			t.Errorf("the last attempt had %q", got)
+		}
+		if st := f.Stats(); st != (Stats{Sent: 5, Retries: 5}) {
+			t.Errorf("stats %+v", st)
+		}
+		for i, most := range map[int]time.Duration{3: 3 * time.Second, 4: time.Second, 5: time.Second} {
+			if pause := sink.at[i] - sink.at[i-1]; pause > most {
+				t.Errorf("attempt %d after %v", i, pause)
+			}
+		}
+		if len(said) != 2 || !errors.Is(said[0], away) || said[1] != nil {
+			t.Errorf("said %v", said)
+		}
+	})
+}
+
 // Close sends the lines once that the collector has not taken, and the lines after them.
 func TestCloseSendsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

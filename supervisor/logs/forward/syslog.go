@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -108,11 +109,26 @@ func (s *syslog) send(ctx context.Context, batch []logs.Line) error {
 	// delay that until the time is up.
 	conn := s.conn
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Now()) }) // the write then fails
-	err := s.write(batch)
+	whole, err := s.write(batch)
 	if !stop() || err != nil {
 		s.abort()
 	}
+	if whole > 0 && err != nil && s.arrives(err) {
+		return &progressError{err, whole}
+	}
 	return err
+}
+
+// arrives tells whether the receiver gets what was written before an error. If it does not, a line
+// that comes twice is better than a line that never comes.
+func (s *syslog) arrives(err error) bool {
+	switch s.network {
+	case "udp": // the receiver's host has refused an earlier message
+		return !errors.Is(err, syscall.ECONNREFUSED)
+	case "tcp": // the kernel still sends what it has, unless the connection is broken
+		return errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	return true
 }
 
 // hungUp tells whether the other side has closed the connection. Data written after that would be
@@ -136,41 +152,51 @@ func (s *syslog) dial(ctx context.Context) (err error) {
 	return err
 }
 
-func (s *syslog) write(batch []logs.Line) error {
+// write returns how many lines it has written whole, from the first on.
+func (s *syslog) write(batch []logs.Line) (whole int, err error) {
 	if s.network != "tcp" {
-		for m := range s.messages(batch) {
-			if _, err := s.conn.Write(m); err != nil {
-				return err
+		for _, line := range batch {
+			for m := range s.messages(line) {
+				if _, err := s.conn.Write(m); err != nil {
+					return whole, err
+				}
 			}
+			whole++
 		}
-		return nil
+		return whole, nil
 	}
 	var out []byte
-	for m := range s.messages(batch) {
-		out = append(strconv.AppendInt(out, int64(len(m)), 10), ' ')
-		out = append(out, m...)
+	var ends []int // of the lines in out
+	for _, line := range batch {
+		for m := range s.messages(line) {
+			out = append(strconv.AppendInt(out, int64(len(m)), 10), ' ')
+			out = append(out, m...)
+		}
+		ends = append(ends, len(out))
 	}
-	_, err := s.conn.Write(out)
-	return err
+	n, err := s.conn.Write(out)
+	for whole < len(ends) && ends[whole] <= n {
+		whole++
+	}
+	return whole, err
 }
 
-func (s *syslog) messages(batch []logs.Line) iter.Seq[[]byte] {
+// messages makes the messages of a line.
+func (s *syslog) messages(line logs.Line) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for _, line := range batch {
-			for text := line.Text; ; {
-				n := len(text)
-				if n > maxText {
-					n = maxText
-					for n > maxText-utf8.UTFMax && !utf8.RuneStart(text[n]) { // not within a character
-						n--
-					}
+		for text := line.Text; ; {
+			n := len(text)
+			if n > maxText {
+				n = maxText
+				for n > maxText-utf8.UTFMax && !utf8.RuneStart(text[n]) { // not within a character
+					n--
 				}
-				if !yield(s.message(line, text[:n])) {
-					return
-				}
-				if text = text[n:]; text == "" {
-					break
-				}
+			}
+			if !yield(s.message(line, text[:n])) {
+				return
+			}
+			if text = text[n:]; text == "" {
+				return
 			}
 		}
 	}
