@@ -138,11 +138,13 @@ func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) 
 	if c.run != s.run {
 		return false
 	}
-	c.eachLine(text, func(i int, ln rawLine) bool {
+	lines, i := c.block(text)
+	lines.eachLine(func(ln rawLine) bool {
 		shown := ln.display()
 		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
 			s.c <- c.line(program, kind, i, ln) // the channel has room for one line, and this line ends the subscription
 		}
+		i++
 		return !found
 	})
 	return found

@@ -316,7 +316,9 @@ type source interface {
 	next() (item, bool)
 }
 
-// chunkSource yields the lines of chunks.
+// chunkSource yields the lines of chunks. It has the text of one chunk in memory, and makes a Line of
+// each line only when the reader takes it: a chunk may be nothing but newlines, and a Line takes a
+// hundred times as much memory as a newline.
 type chunkSource struct {
 	reader  *reader
 	program string
@@ -326,8 +328,11 @@ type chunkSource struct {
 	to      uint64 // index after the last wanted line
 	lost    uint64 // lines that are missing before the next item
 	why     string // why these lines are missing
-	items   []item
-	at      int
+
+	open  chunk // the chunk that is being read
+	lines block // what is left of it
+	line  int   // number of the next line in the chunk
+	ahead *item // the line after a mark of lost lines
 }
 
 // take adds the wanted chunks of a locked ring and returns how many lines they have.
@@ -356,28 +361,49 @@ func (s *chunkSource) trim(n int) {
 }
 
 func (s *chunkSource) next() (item, bool) {
-	for s.at == len(s.items) && len(s.chunks) > 0 {
-		// Large files may have no line that the query wants, and the caller may be gone.
-		if s.reader.ctx.Err() != nil {
-			return item{}, false
-		}
-		s.items, s.at = s.items[:0:0], 0
-		s.load(&s.chunks[0])
-		s.chunks = s.chunks[1:]
+	if s.ahead != nil {
+		it := *s.ahead
+		s.ahead = nil
+		return it, true
 	}
-	if s.lost > 0 {
-		ln := lost(s.program, s.kind, s.lost, s.why)
-		s.lost = 0
-		return item{Line: ln}, true
+	it, ok := s.nextLine()
+	if s.lost == 0 {
+		return it, ok
 	}
-	if s.at == len(s.items) {
-		return item{}, false
+	if ok {
+		s.ahead = new(item)
+		*s.ahead = it
 	}
-	s.at++
-	return s.items[s.at-1], true
+	ln := lost(s.program, s.kind, s.lost, s.why)
+	s.lost = 0
+	return item{Line: ln}, true
 }
 
-func (s *chunkSource) load(c *chunk) {
+// nextLine returns the next line that the query wants. It counts in lost what is missing before the
+// line.
+func (s *chunkSource) nextLine() (item, bool) {
+	q := &s.reader.query
+	for {
+		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
+			i := s.line
+			s.line++
+			seq, index := s.open.seq+uint64(i), s.open.first+uint64(i)
+			if index >= s.from && index < s.to && q.matches(seq, ln.display()) {
+				return item{Line: s.open.line(s.program, s.kind, i, ln), order: seq}, true
+			}
+		}
+		// Large files may have no line that the query wants, and the caller may be gone.
+		if len(s.chunks) == 0 || s.reader.ctx.Err() != nil {
+			return item{}, false
+		}
+		s.load()
+	}
+}
+
+// load opens the next chunk.
+func (s *chunkSource) load() {
+	s.open, s.chunks = s.chunks[0], s.chunks[1:]
+	c := &s.open
 	text, err := c.read(&s.reader.files)
 	if err != nil {
 		// That old files are removed is usual, but not that a file is there and damaged.
@@ -391,14 +417,7 @@ func (s *chunkSource) load(c *chunk) {
 		}
 		return
 	}
-	c.eachLine(text, func(i int, ln rawLine) bool {
-		seq := c.seq + uint64(i)
-		index := c.first + uint64(i)
-		if index >= s.from && index < s.to && s.reader.query.matches(seq, ln.display()) {
-			s.items = append(s.items, item{Line: c.line(s.program, s.kind, i, ln), order: seq})
-		}
-		return true
-	})
+	s.lines, s.line = c.block(text)
 }
 
 func lost(program string, kind Stream, n uint64, why string) Line {

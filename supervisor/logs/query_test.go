@@ -204,6 +204,58 @@ func TestNewestOfManyLongLines(t *testing.T) {
 	}
 }
 
+// Programs have printed nothing but newlines, in this life of agentinit or in the one before. A Line
+// takes a hundred times as much memory as a newline, so a reader may not have all lines of its texts
+// as Lines at once. Every line still comes.
+func TestReadingFloodsOfNewlines(t *testing.T) {
+	const programs, length = 4, mergeBytes
+	for name, tc := range map[string]struct {
+		old, text string
+		to        To
+	}{
+		"memory":  {text: strings.Repeat("\n", length), to: ToNone},
+		"file":    {text: strings.Repeat("\n", length), to: ToFile},
+		"earlier": {old: strings.Repeat("\n", length), to: ToFile},
+	} {
+		dir := t.TempDir()
+		p := newPlane(t, Config{RingBytes: 2 * length})
+		for i := range programs {
+			path := filepath.Join(dir, fmt.Sprint(i))
+			if err := os.WriteFile(path, []byte(tc.old), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, stdout, stderr := open(t, p, Options{Program: fmt.Sprint(i), To: tc.to, Path: path})
+			write(t, stdout, tc.text)
+			closeAll(t, stdout)
+			defer func() { // if no program uses it, the plane may forget the file
+				closeAll(t, stderr)
+				<-c.Done()
+			}()
+		}
+		for read := uint64(0); read < programs*uint64(len(tc.text)); runtime.Gosched() {
+			read = 0
+			for _, s := range p.Stats() {
+				read += s.Lines
+			}
+		}
+		flush(t, p)
+		before, n := memory().HeapAlloc, 0
+		for line := range p.Read(t.Context(), Query{Files: true}) {
+			if n++; n == programs*length/2 { // each text is open, and not at its end
+				if now := memory().HeapAlloc; now > before+2*programs*length {
+					t.Errorf("%s: a reader needs %d bytes", name, now-before)
+				}
+			}
+			if line.Text != "" {
+				t.Fatalf("%s: line %d is %+v", name, n, line)
+			}
+		}
+		if n != programs*length {
+			t.Errorf("%s: %d lines, want %d", name, n, programs*length)
+		}
+	}
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -165,27 +165,29 @@ type rawLine struct {
 	cut  bool   // the rest of the line follows in another block
 }
 
-// eachLine calls f for every line of the block until f returns false. A text that is only the
-// newline of a line cut before is not a line.
+// eachLine calls f for every line of the block until f returns false.
 func (b block) eachLine(f func(rawLine) bool) {
-	text, cont := b.text, b.cont
-	for len(text) > 0 {
-		ln := rawLine{text: text, cut: b.cut}
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			ln = rawLine{text: text[:i], nl: true}
-			text = text[i+1:]
+	for ln, ok := b.line(); ok && f(ln); ln, ok = b.line() {
+	}
+}
+
+// line takes the next line from the block. A text that is only the newline of a line cut before is
+// not a line.
+func (b *block) line() (ln rawLine, ok bool) {
+	for len(b.text) > 0 {
+		ln = rawLine{text: b.text, cut: b.cut}
+		if i := bytes.IndexByte(b.text, '\n'); i >= 0 {
+			ln = rawLine{text: b.text[:i], nl: true}
+			b.text = b.text[i+1:]
 		} else {
-			text = nil
+			b.text = nil
 		}
-		if cont && ln.nl && len(ln.display()) == 0 {
-			cont = false
-			continue
-		}
-		cont = false
-		if !f(ln) {
-			return
+		ends := b.cont && ln.nl && len(ln.display()) == 0
+		if b.cont = false; !ends {
+			return ln, true
 		}
 	}
+	return rawLine{}, false
 }
 
 // display returns the text of a line as people expect it: the carriage return of a "\r
