@@ -18,6 +18,10 @@ import (
 // masking them would make the output useless.
 const minSecret = 8
 
+// maxSecret is the longest secret that is masked, because a line may have to wait for its end. The
+// kernel passes no longer variable to a program (MAX_ARG_STRLEN in execve(2)).
+const maxSecret = 128 << 10
+
 // longSecret divides short from long secrets: a search for long ones alone is much faster.
 const longSecret = 24
 
@@ -30,8 +34,8 @@ type redactor struct {
 }
 
 // Redact adds secrets that are masked from now on, also in the forms that JSON, URLs and base64
-// give them. Of a secret with several lines, each line is masked. Values shorter than 8 bytes are
-// ignored. What was masked cannot be recovered.
+// give them. Of a secret with several lines, each line is masked. Values shorter than 8 bytes or
+// longer than 128 KiB are ignored. What was masked cannot be recovered.
 func (p *Plane) Redact(values ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,6 +66,9 @@ func newRedactor(values []string) *redactor {
 	r := &redactor{values: values}
 	seen := map[string]bool{}
 	for _, value := range values {
+		if len(value) > maxSecret {
+			continue
+		}
 		for _, form := range forms(value) {
 			if len(form) >= minSecret && !seen[form] {
 				seen[form] = true
