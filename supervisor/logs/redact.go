@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf16"
 )
 
 // Secrets are masked in every line before it reaches the ring, the console or a file. Each byte
@@ -103,11 +105,44 @@ func forms(value string) []string {
 		}
 		out = append(out, line, url.QueryEscape(line), url.PathEscape(line))
 		out = append(out, base64Forms(line)...)
-		if quoted, err := json.Marshal(line); err == nil {
-			out = append(out, string(quoted[1:len(quoted)-1]))
-		}
+		out = append(out, jsonForms(line)...)
 	}
 	return out
+}
+
+// jsonForms returns a text as the usual encoders of JSON write it. All escape quotes, backslashes and
+// control characters. Go also escapes <, > and &, Python what is not ASCII, and PHP that and the
+// slash.
+func jsonForms(text string) []string {
+	quoted := quotedJSON(text, false)
+	slashed := strings.ReplaceAll(quoted, "/", `\/`)
+	return []string{quotedJSON(text, true), quoted, slashed, asciiJSON(quoted), asciiJSON(slashed)}
+}
+
+// quotedJSON returns a text as a string of JSON, without the quotes around it.
+func quotedJSON(text string, escapeHTML bool) string {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(escapeHTML)
+	if encoder.Encode(text) != nil {
+		return "" // a string can always be encoded
+	}
+	return out.String()[1 : out.Len()-len("\"\n")]
+}
+
+// asciiJSON escapes the characters of a JSON text that are not printable ASCII.
+func asciiJSON(text string) string {
+	var out []byte
+	for _, r := range text {
+		if r <= '~' {
+			out = append(out, byte(r))
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return string(out)
 }
 
 // base64Forms returns the base64 characters (RFC 4648, sections 4 and 5) that depend on the value

@@ -3,7 +3,6 @@ package logs
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -70,16 +69,17 @@ func TestSecretsReachNoSink(t *testing.T) {
 
 // A secret is found in every form in which tools write it. The text around it stays.
 func TestFormsOfSecrets(t *testing.T) {
-	const value = `p/w+"d<1>&é=end`
-	quoted, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const value = `p/w+"d<1>&é🔑=end`
 	p := newPlane(t, Config{})
 	p.Redact(value)
 	for name, text := range map[string]string{
-		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value), "json": string(quoted),
-		"base64": base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
+		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value),
+		"json of Go":             `p/w+\"d\u003c1\u003e\u0026é🔑=end`,
+		"json of Node, Rust, jq": `p/w+\"d<1>&é🔑=end`,
+		"json of Python":         `p/w+\"d<1>&\u00e9\ud83d\udd11=end`,
+		"json of PHP":            `p\/w+\"d<1>&\u00e9\ud83d\udd11=end`,
+		"json of PHP, Unicode":   `p\/w+\"d<1>&é🔑=end`,
+		"base64":                 base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
 		"basic 1": base64.StdEncoding.EncodeToString([]byte("u:" + value)),
 		"basic 2": base64.StdEncoding.EncodeToString([]byte("user:" + value + ":more")),
 		"basic 3": base64.StdEncoding.EncodeToString([]byte("admin:" + value)),
