@@ -71,6 +71,7 @@ type Plane struct {
 
 	mu       sync.Mutex
 	programs map[string]*programLog
+	leaving  []*programLog // removed, but a reader may want their lines; oldest first
 	files    map[string]*fileSink
 	unused   int // files that no program uses
 	reactors []*reactor

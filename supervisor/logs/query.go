@@ -110,7 +110,7 @@ func (p *Plane) wakeFollowers() {
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
 		r := &reader{ctx: ctx, plane: p, query: q, next: map[*programLog]*[2]uint64{}}
-		defer r.files.close()
+		defer r.close()
 		var wake chan struct{}
 		if q.Follow {
 			wake = p.follow.add()
@@ -149,6 +149,13 @@ type reader struct {
 	next  map[*programLog]*[2]uint64
 }
 
+func (r *reader) close() {
+	r.files.close()
+	for pl := range r.next {
+		r.plane.leave(pl)
+	}
+}
+
 // each calls take for every ring that the query wants. The ring is locked meanwhile. It takes the
 // lines up to one number from all rings. Otherwise a program that was visited early could print a
 // line before a program that is visited late: the reader would get only the later line, and a
@@ -156,11 +163,12 @@ type reader struct {
 func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 	newest := r.plane.seq.Load()
 	for _, pl := range r.plane.list(r.query.Programs) {
-		next := r.next[pl]
-		if next == nil {
-			next = new([2]uint64)
-			r.next[pl] = next
+		if r.next[pl] == nil && pl.enter() {
+			r.next[pl] = new([2]uint64)
 		}
+	}
+	for pl, next := range r.next {
+		ended := true // the program was removed, and the reader has all its lines
 		for _, kind := range []Stream{Stdout, Stderr} {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
@@ -168,8 +176,13 @@ func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 				s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.after(newest)}
 				take(s, ring, next[kind-1])
 				next[kind-1] = s.to
+				ended = ended && pl.removed && s.to == ring.next
 				pl.mu.Unlock()
 			}
+		}
+		if ended {
+			delete(r.next, pl)
+			r.plane.leave(pl)
 		}
 	}
 }

@@ -256,6 +256,53 @@ func TestReadingFloodsOfNewlines(t *testing.T) {
 	}
 }
 
+// A program prints its last lines and is removed while a follower is busy, for example with a slow
+// collector. The follower gets the lines, or the mark of a loss if they take too much memory. Then
+// nothing is kept of the program. A reader that ended before has no part in this.
+func TestFollowerOfRemovedProgram(t *testing.T) {
+	for name, tc := range map[string]struct {
+		to     To
+		budget int64
+		want   []string
+	}{
+		"memory":  {ToNone, 0, []string{"one", "two", "three", "end"}},
+		"file":    {ToFile, 0, []string{"one", "two", "three", "end"}},
+		"no room": {ToNone, 1000, []string{"one", "2 lines dropped: this reader is too slow", "end"}},
+	} {
+		p := newPlane(t, Config{TotalBytes: tc.budget})
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: tc.to, Path: filepath.Join(t.TempDir(), "log")})
+		write(t, stdout, "one\n")
+		var got []string
+		for line := range p.Read(t.Context(), Query{Follow: true}) {
+			if got = append(got, line.Text); len(got) == 1 {
+				all(p, Query{})
+				write(t, stdout, "two\nthree\n")
+				closeAll(t, stdout, stderr)
+				<-c.Done()
+				p.Remove("web")
+				c, stdout, stderr := open(t, p, Options{Program: "other", To: ToNone})
+				write(t, stdout, "end\n")
+				closeAll(t, stdout, stderr)
+				<-c.Done()
+			}
+			if line.Text == "end" {
+				break
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+		pl := p.program("other")
+		if n := len(p.leaving); n != 0 || pl.readers != 0 || p.budget.used.Load() != int64(pl.rings[0].bytes) {
+			t.Errorf("%s: %d programs, %d readers and %d bytes are left", name, n, pl.readers, p.budget.used.Load())
+		}
+		p.Remove("other") // without a reader, nothing is left at once
+		if n := p.budget.used.Load(); n != 0 || len(p.leaving) != 0 {
+			t.Errorf("%s: %d bytes of %d programs are left", name, n, len(p.leaving))
+		}
+	}
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -219,7 +219,7 @@ func (r *ring) segmentFor(need int) *segment {
 	return seg
 }
 
-// close forgets all lines and stores no more.
+// close forgets all lines and stores no more. It may be called again.
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
 	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
