@@ -158,7 +158,13 @@ func TestContract(t *testing.T) {
 			var cursors []string
 			must(t, c.Logs(t.Context(), api.LogQuery{}, func(l api.LogLine) error { cursors = append(cursors, l.Cursor); return nil }))
 			equal(t, logTexts(t, c, api.LogQuery{After: cursors[0]}), []string{"\xff\x00", ""})
+			// The first two are of the life before. The clock was set back then, but what is of this
+			// life comes after the cursor.
+			b.Lines[0].Seq, b.Lines[1].Seq, b.Lines[2].Seq = 0, 0, 1
+			b.Lines[2].Time = controltest.Epoch.Add(-time.Hour)
 			equal(t, logTexts(t, c, api.LogQuery{After: "other" + cursors[1][4:]}), []string{""})
+			equal(t, logTexts(t, c, api.LogQuery{After: "other" + cursors[0][4:]}), []string{"\xff\x00", ""})
+			b.Lines[2].Time = controltest.Epoch.Add(2 * time.Second)
 			equal(t, logTexts(t, c, api.LogQuery{Until: controltest.Epoch.Add(time.Second)}), []string{"hello"})
 			b.Lines[0].Run, b.Lines[1].Run, b.Lines[2].Run = 1, 2, 1
 			equal(t, logTexts(t, c, api.LogQuery{Previous: true}), nil)

@@ -70,7 +70,7 @@ func (r *reader) gaps() []*gapSource {
 	known := r.plane.spans()
 	var all []*gapSource
 	for _, f := range sinks {
-		files, err := f.logFiles(known, r.query.Since)
+		files, err := f.logFiles(known, &r.query)
 		if err != nil {
 			continue // a directory that cannot be read yields no lines
 		}
@@ -83,7 +83,8 @@ func (r *reader) gaps() []*gapSource {
 type covered struct {
 	spans []span
 	// limit is the offset from which on the bytes are newer than those in the rings.
-	limit int64
+	limit     int64
+	inherited int64 // see generation
 }
 
 // spans collects, by the path of each file, what all rings have. That is the text that the rings
@@ -126,27 +127,30 @@ func (p *Plane) spans() map[string]*covered {
 			}
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
-		all[gen.path] = &covered{spans, limit}
+		all[gen.path] = &covered{spans, limit, gen.inherited}
 		gen.mu.RUnlock()
 	}
 	return all
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
-// lines since the given time.
-func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFile, error) {
+// lines since the times of the query.
+func (f *fileSink) logFiles(known map[string]*covered, q *Query) ([]logFile, error) {
 	archives, err := f.archive.list()
 	if err != nil {
 		return nil, err
 	}
+	first := f.archive.first.Load()
 	var files []logFile
 	for _, a := range archives {
 		path := uncompressed(a.path)
 		if n := len(files); n > 0 && files[n-1].path == path {
 			continue // a crash, or just now the compressor, has left both forms
 		}
-		ended, err := time.Parse(archiveLayout, strings.TrimPrefix(path, f.path+"."))
-		if err == nil && !ended.Before(since) {
+		suffix := strings.TrimPrefix(path, f.path+".")
+		ended, err := time.Parse(archiveLayout, suffix)
+		ours := known[path] != nil || first != nil && suffix >= *first
+		if err == nil && !ended.Before(q.Since) && (ours || !ended.Before(q.Resume)) {
 			file := logFile{path: path, ended: ended, size: math.MaxInt64}
 			if c := known[path]; c != nil {
 				file.spans = c.spans
@@ -156,10 +160,14 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 	}
 	if info, err := os.Lstat(f.path); err == nil && info.Mode().IsRegular() {
 		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
-		if c := known[f.path]; c != nil {
+		c := known[f.path]
+		ours := c != nil && file.size > c.inherited
+		if c != nil {
 			file.spans, file.size = c.spans, min(file.size, c.limit)
 		}
-		files = append(files, file)
+		if ours || len(files) > 0 || !file.ended.Before(q.Resume) {
+			files = append(files, file)
+		}
 	}
 	return files, nil
 }

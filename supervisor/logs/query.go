@@ -23,6 +23,10 @@ type Query struct {
 	Runs  map[string]uint64
 	Since time.Time // lines read at or after; zero means all
 	Until time.Time // lines read before; zero means all
+	// Resume is the time of a line that an earlier agentinit has read. It leaves out the files that
+	// ended before it did. It selects every line of this agentinit, because the clock may have been
+	// set back since.
+	Resume time.Time
 	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
 	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
 	// Such a Line also stands for lines whose file was removed, here and with Follow.

@@ -141,6 +141,44 @@ func TestReadingTwice(t *testing.T) {
 	}
 }
 
+// A client resumes after a line of the life before, and the clock was set back meanwhile by more
+// than this life has lasted. It gets all lines of this life, even if only the files have them. Of the
+// older files it gets those that did not end before the line.
+func TestResumeAfterClockWasSetBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	cursor := time.Now().Add(time.Hour)
+	old := cursor.Add(-time.Minute)
+	for name, text := range map[string]string{path + "." + old.UTC().Format(archiveLayout): "old\n", path: "inherited\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for life, printed := range [][]string{{"one", "two two two", "three three"}, nil} {
+		p := newPlane(t, Config{})
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 15, Backups: -1}, strings.Join(append(printed, ""), "\n"))
+		settle(t, p)
+		// What the life has not written to counts by its time.
+		want := append([]string{"inherited"}, printed...)[:len(printed)+min(len(printed), 1)]
+		for _, forgotten := range []bool{false, true} {
+			if got := texts(all(p, Query{Files: true, Resume: cursor})); !slices.Equal(got, want) {
+				t.Errorf("life %d, forgotten %v: got %q, want %q", life, forgotten, got, want)
+			}
+			if got := texts(all(p, Query{Files: true, Since: cursor})); len(got) != 0 {
+				t.Errorf("life %d, forgotten %v: since the time there is %q", life, forgotten, got)
+			}
+			pl := p.program("web")
+			pl.mu.Lock()
+			for _, seg := range pl.rings[0].segs { // as if newer lines had filled the ring
+				seg.chunks = seg.chunks[len(seg.chunks)-1:]
+			}
+			pl.mu.Unlock()
+		}
+		if got := texts(all(p, Query{Files: true, Resume: old})); len(got) != 5 || got[0] != "old" {
+			t.Errorf("life %d: after an older line comes %q", life, got)
+		}
+	}
+}
+
 // A client goes away in the middle of a file.
 func TestReaderClosesItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
