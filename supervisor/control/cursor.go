@@ -12,7 +12,8 @@ import (
 )
 
 // cursor is the position of a line in the output of a box. In the same life of agentinit the number
-// counts. A cursor of an earlier life counts by its time.
+// counts. A cursor of an earlier life counts by its time, among the files of earlier lives; all lines
+// of this life come after it.
 type cursor struct {
 	boot string
 	seq  uint64
@@ -68,10 +69,7 @@ func resume(q *logs.Query, text, boot string) error {
 		q.After = seq
 		return nil
 	}
-	q.After, q.Files = 0, true
-	if after := time.Unix(0, nanoseconds+1); after.After(q.Since) {
-		q.Since = after
-	}
+	q.After, q.Files, q.Resume = 0, true, time.Unix(0, nanoseconds+1)
 	return nil
 }
 

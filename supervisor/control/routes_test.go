@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"os"
@@ -158,7 +159,13 @@ func TestContract(t *testing.T) {
 			var cursors []string
 			must(t, c.Logs(t.Context(), api.LogQuery{}, func(l api.LogLine) error { cursors = append(cursors, l.Cursor); return nil }))
 			equal(t, logTexts(t, c, api.LogQuery{After: cursors[0]}), []string{"\xff\x00", ""})
+			// The first two are of the life before. The clock was set back then, but what is of this
+			// life comes after the cursor.
+			b.Lines[0].Seq, b.Lines[1].Seq, b.Lines[2].Seq = 0, 0, 1
+			b.Lines[2].Time = controltest.Epoch.Add(-time.Hour)
 			equal(t, logTexts(t, c, api.LogQuery{After: "other" + cursors[1][4:]}), []string{""})
+			equal(t, logTexts(t, c, api.LogQuery{After: "other" + cursors[0][4:]}), []string{"\xff\x00", ""})
+			b.Lines[2].Time = controltest.Epoch.Add(2 * time.Second)
 			equal(t, logTexts(t, c, api.LogQuery{Until: controltest.Epoch.Add(time.Second)}), []string{"hello"})
 			b.Lines[0].Run, b.Lines[1].Run, b.Lines[2].Run = 1, 2, 1
 			equal(t, logTexts(t, c, api.LogQuery{Previous: true}), nil)
@@ -561,6 +568,60 @@ func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 	var unreachable *api.UnreachableError
 	if _, err := c.Status(t.Context()); !errors.As(err, &unreachable) {
 		t.Fatalf("got %v, want unreachable", err)
+	}
+}
+
+// endlessLogs gives its lines and then has more, until the server ends the reading.
+type endlessLogs struct {
+	*controltest.Box
+	reading chan bool
+}
+
+func (l endlessLogs) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for _, line := range l.Lines {
+			if !yield(line) {
+				return
+			}
+		}
+		l.reading <- true
+		<-ctx.Done()
+	}
+}
+
+// The server ends while it lists lines. The client must not take the listing for complete. Only a
+// follower has all that there was.
+func TestListingIsCutOffByTheEnd(t *testing.T) {
+	some := []logs.Line{{Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "hello"}}
+	for name, tc := range map[string]struct {
+		lines    []logs.Line
+		follow   bool
+		complete bool
+	}{
+		"listing":               {lines: some},
+		"listing without lines": {},
+		"follower":              {lines: some, follow: true, complete: true},
+	} {
+		b := controltest.New(controltest.Program("web"))
+		b.Lines = tc.lines
+		source := endlessLogs{b, make(chan bool)}
+		cfg := own(b)
+		cfg.Logs = source
+		ctx, cancel := context.WithCancel(context.Background())
+		path := socketPath(t)
+		s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
+		must(t, err)
+		served, ended := make(chan error, 1), make(chan error, 1)
+		go func() { served <- control.New(cfg).Serve(ctx, s) }()
+		go func() {
+			ended <- api.NewClient(path).Logs(context.Background(), api.LogQuery{Follow: tc.follow}, func(api.LogLine) error { return nil })
+		}()
+		<-source.reading
+		cancel()
+		if err := <-ended; (err == nil) != tc.complete {
+			t.Errorf("%s: the client got %v", name, err)
+		}
+		must(t, <-served)
 	}
 }
 

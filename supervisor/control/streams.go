@@ -24,9 +24,10 @@ type lines struct {
 	bound time.Duration // for one line; 0 for none
 	sse   bool
 
-	mu    sync.Mutex // shared by the stream and its timer
-	begun bool
-	timer *time.Timer // pending flush
+	mu      sync.Mutex // shared by the stream and its timer
+	begun   bool
+	follows bool        // it is complete when the server ends it
+	timer   *time.Timer // pending flush
 }
 
 const eventStream = "text/event-stream"
@@ -39,6 +40,7 @@ const flushDelay = 5 * time.Millisecond
 func (l *lines) begin() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.follows = true
 	if err := l.header(); err != nil {
 		return err
 	}
@@ -164,15 +166,18 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	defer out.close()
 	err := rt.stream(s, r, out)
+	ending := serverEnding(r.Context())
 	switch {
-	case err == nil || serverEnding(r.Context()):
+	case err == nil || ending && out.follows:
 		// If the peer has disconnected, the last line is lost, which does not matter.
 		if out.end() == nil {
 			_ = out.flush()
 		}
+	case !out.begun && ending:
+		s.fail(w, api.Errorf(api.CodeShuttingDown, "agentinit is shutting down; the answer is not complete"))
 	case !out.begun:
 		s.fail(w, asProblem(err))
-	case r.Context().Err() == nil:
+	case ending || r.Context().Err() == nil:
 		panic(http.ErrAbortHandler) // an incomplete answer must not look complete
 	}
 }

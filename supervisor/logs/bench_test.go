@@ -49,6 +49,41 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
+// BenchmarkRead measures a reader of lines of 100 bytes: from memory, from the file of this life, and
+// from the file of an earlier one.
+func BenchmarkRead(b *testing.B) {
+	text := strings.Repeat(strings.Repeat("x", 99)+"\n", 2000)
+	for _, from := range []struct {
+		name      string
+		to        To
+		old, text string
+	}{{"memory", ToNone, "", text}, {"file", ToFile, "", text}, {"earlier", ToFile, text, ""}} {
+		b.Run(from.name, func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "log")
+			if err := os.WriteFile(path, []byte(from.old), 0o600); err != nil {
+				b.Fatal(err)
+			}
+			p := newPlane(b, Config{})
+			c, stdout, stderr := open(b, p, Options{Program: "web", To: from.to, Path: path})
+			write(b, stdout, from.text)
+			closeAll(b, stdout, stderr)
+			<-c.Done()
+			flush(b, p)
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				for range p.Read(b.Context(), Query{Files: true}) {
+					n++
+				}
+				if n != 2000 {
+					b.Fatalf("read %d lines", n)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkIdleCapture reports the memory of the capture of a silent program.
 func BenchmarkIdleCapture(b *testing.B) {
 	const programs = 1000

@@ -134,7 +134,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 			fd: fd, run: o.Run, sink: to, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
 			flushAfter: o.FlushAfter,
 		}
-		s.frame.held = p.held
+		s.frame.secrets = &p.secrets
 		if file != nil && !s.rated {
 			s.queue = file.queue
 		}

@@ -32,7 +32,8 @@ type logFile struct {
 	spans []span
 }
 
-// gapSource yields the lines of one sink's files that no ring has.
+// gapSource yields the lines of one sink's files that no ring has. Like a chunkSource, it makes each
+// Line only when the reader takes it.
 type gapSource struct {
 	reader  *reader
 	program string
@@ -42,9 +43,12 @@ type gapSource struct {
 
 	file  *generationReader
 	off   int64
+	ended bool   // the file has been read
+	final bool   // what frame holds does not go on after text
+	text  []byte // read, but not in lines yet
 	frame framer
-	items []item
-	at    int
+	lines block // what is left of the newest block
+	like  item  // what all its lines have in common
 }
 
 // gaps returns one source for each sink of the programs and streams asked for.
@@ -66,7 +70,7 @@ func (r *reader) gaps() []*gapSource {
 	known := r.plane.spans()
 	var all []*gapSource
 	for _, f := range sinks {
-		files, err := f.logFiles(known, r.query.Since)
+		files, err := f.logFiles(known, &r.query)
 		if err != nil {
 			continue // a directory that cannot be read yields no lines
 		}
@@ -79,7 +83,8 @@ func (r *reader) gaps() []*gapSource {
 type covered struct {
 	spans []span
 	// limit is the offset from which on the bytes are newer than those in the rings.
-	limit int64
+	limit     int64
+	inherited int64 // see generation
 }
 
 // spans collects, by the path of each file, what all rings have. That is the text that the rings
@@ -122,27 +127,30 @@ func (p *Plane) spans() map[string]*covered {
 			}
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
-		all[gen.path] = &covered{spans, limit}
+		all[gen.path] = &covered{spans, limit, gen.inherited}
 		gen.mu.RUnlock()
 	}
 	return all
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
-// lines since the given time.
-func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFile, error) {
+// lines since the times of the query.
+func (f *fileSink) logFiles(known map[string]*covered, q *Query) ([]logFile, error) {
 	archives, err := f.archive.list()
 	if err != nil {
 		return nil, err
 	}
+	first := f.archive.first.Load()
 	var files []logFile
 	for _, a := range archives {
 		path := uncompressed(a.path)
 		if n := len(files); n > 0 && files[n-1].path == path {
 			continue // a crash, or just now the compressor, has left both forms
 		}
-		ended, err := time.Parse(archiveLayout, strings.TrimPrefix(path, f.path+"."))
-		if err == nil && !ended.Before(since) {
+		suffix := strings.TrimPrefix(path, f.path+".")
+		ended, err := time.Parse(archiveLayout, suffix)
+		ours := known[path] != nil || first != nil && suffix >= *first
+		if err == nil && !ended.Before(q.Since) && (ours || !ended.Before(q.Resume)) {
 			file := logFile{path: path, ended: ended, size: math.MaxInt64}
 			if c := known[path]; c != nil {
 				file.spans = c.spans
@@ -152,10 +160,14 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 	}
 	if info, err := os.Lstat(f.path); err == nil && info.Mode().IsRegular() {
 		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
-		if c := known[f.path]; c != nil {
+		c := known[f.path]
+		ours := c != nil && file.size > c.inherited
+		if c != nil {
 			file.spans, file.size = c.spans, min(file.size, c.limit)
 		}
-		files = append(files, file)
+		if ours || len(files) > 0 || !file.ended.Before(q.Resume) {
+			files = append(files, file)
+		}
 	}
 	return files, nil
 }
@@ -164,28 +176,53 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 const gapRead = 64 << 10
 
 func (s *gapSource) next() (item, bool) {
-	for s.at == len(s.items) {
-		s.items, s.at = s.items[:0:0], 0
+	grep := s.reader.query.Grep
+	for {
+		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
+			if text := ln.display(); grep == nil || grep.Match(text) {
+				it := s.like
+				it.Text, it.Truncated = string(text), ln.cut
+				return it, true
+			}
+		}
 		// A file of terabytes may have no line that the query wants, and the caller may be gone.
-		if s.reader.ctx.Err() != nil || !s.load() {
+		if len(s.files) == 0 || s.reader.ctx.Err() != nil {
 			return item{}, false
 		}
+		s.load()
 	}
-	s.at++
-	return s.items[s.at-1], true
 }
 
-// load reads the next piece. It returns false at the end of all files.
-func (s *gapSource) load() bool {
-	if len(s.files) == 0 {
-		return false
+// load goes on by one step: it opens the next block of the text, or reads more text, or goes to the
+// next file.
+func (s *gapSource) load() {
+	switch {
+	case len(s.text) > 0:
+		blk, rest, ok := s.frame.next(s.text, gapRead)
+		if s.text = rest; ok {
+			s.take(blk)
+		}
+	case s.final:
+		s.final = false
+		if blk, ok := s.frame.last(); ok {
+			s.take(blk)
+		}
+	case s.ended:
+		s.file.close()
+		s.file, s.files, s.ended = nil, s.files[1:], false
+	default:
+		s.read()
 	}
+}
+
+// read reads the next piece of a file that no ring has.
+func (s *gapSource) read() {
 	f := &s.files[0]
 	if s.file == nil {
 		var err error
 		if s.file, err = openLog(f.path, 0); err != nil {
 			s.files = s.files[1:] // the file was removed meanwhile
-			return true
+			return
 		}
 		s.off, s.frame = 0, framer{max: s.maxLine}
 	}
@@ -197,28 +234,12 @@ func (s *gapSource) load() bool {
 	if len(f.spans) > 0 {
 		want = min(want, f.spans[0].off-s.off)
 	}
-	var text []byte
 	if want > 0 {
-		text, _ = s.file.read(s.off, int(want)) // if reading fails, the file counts as ended
+		s.text, _ = s.file.read(s.off, int(want)) // if reading fails, the file counts as ended
 	}
-	s.off += int64(len(text))
-	ended := want <= 0 || int64(len(text)) < want
-	for len(text) > 0 {
-		blk, rest, ok := s.frame.next(text, gapRead)
-		if text = rest; ok {
-			s.take(f, blk)
-		}
-	}
-	if ended || len(f.spans) > 0 && s.off == f.spans[0].off {
-		if blk, ok := s.frame.last(); ok {
-			s.take(f, blk)
-		}
-	}
-	if ended {
-		s.file.close()
-		s.file, s.files = nil, s.files[1:]
-	}
-	return true
+	s.off += int64(len(s.text))
+	s.ended = want <= 0 || int64(len(s.text)) < want
+	s.final = s.ended || len(f.spans) > 0 && s.off == f.spans[0].off
 }
 
 // closeFiles closes the files of sources that were not read to their end.
@@ -230,20 +251,14 @@ func closeFiles(all []source) {
 	}
 }
 
-func (s *gapSource) take(f *logFile, blk block) {
-	it := item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}}
+// take begins with the lines of a block, if the query wants lines of its time.
+func (s *gapSource) take(blk block) {
+	f := &s.files[0]
+	s.like = item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}}
 	if len(f.spans) > 0 {
-		it.order, it.Time = f.spans[0].seq, time.Unix(0, f.spans[0].time)
+		s.like.order, s.like.Time = f.spans[0].seq, time.Unix(0, f.spans[0].time)
 	}
-	q := &s.reader.query
-	if !q.inTime(it.Time.UnixNano()) {
-		return
+	if s.reader.query.inTime(s.like.Time.UnixNano()) {
+		s.lines = blk
 	}
-	blk.eachLine(func(ln rawLine) bool {
-		if text := ln.display(); q.Grep == nil || q.Grep.Match(text) {
-			it.Text, it.Truncated = string(text), ln.cut
-			s.items = append(s.items, it)
-		}
-		return true
-	})
 }

@@ -63,8 +63,7 @@ type Plane struct {
 	batches sync.Pool
 	follow  followers
 	secrets atomic.Pointer[redactor]
-	held    func(text []byte) int // for all framers; see framer.held
-	ended   chan struct{}         // closed; Capture.Done of captures that have ended
+	ended   chan struct{} // closed; Capture.Done of captures that have ended
 
 	fileHold  time.Duration // fileHold, but for tests
 	pipeBytes atomic.Int64  // total capacity of enlarged pipes
@@ -72,6 +71,7 @@ type Plane struct {
 
 	mu       sync.Mutex
 	programs map[string]*programLog
+	leaving  []*programLog // removed, but a reader may want their lines; oldest first
 	files    map[string]*fileSink
 	unused   int // files that no program uses
 	reactors []*reactor
@@ -93,7 +93,6 @@ func New(cfg Config) *Plane {
 	p.ended = make(chan struct{})
 	close(p.ended)
 	p.batches.New = func() any { return new(batch) }
-	p.held = func(text []byte) int { return p.secrets.Load().held(text) }
 	p.console = newConsole(cfg, p.trouble)
 	return p
 }

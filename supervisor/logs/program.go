@@ -16,9 +16,11 @@ type programLog struct {
 
 	limit limiter
 
-	mu    sync.Mutex
-	rings [2]ring
-	subs  []*Subscription
+	mu      sync.Mutex
+	rings   [2]ring
+	subs    []*Subscription
+	readers int  // how many know the program and may not have all its lines yet
+	removed bool // by Plane.Remove
 }
 
 // program returns the log of a program. It makes one if there is none.
@@ -36,22 +38,90 @@ func (p *Plane) program(name string) *programLog {
 	return pl
 }
 
-// Remove forgets a program: its rings, counters and subscriptions. A capture that still runs goes
-// on delivering to the console or the file.
+// leavingShare is the share of the budget that the lines of removed programs may take.
+const leavingShare = 8
+
+// Remove forgets a program: its rings, counters and subscriptions. Followers that are busy still get
+// its last lines, as far as there is room for them. A capture that still runs goes on delivering to
+// the console or the file.
 func (p *Plane) Remove(program string) {
 	p.mu.Lock()
 	pl := p.programs[program]
 	delete(p.programs, program)
-	p.mu.Unlock()
-	if pl == nil {
-		return
+	if pl != nil && !pl.remove() {
+		p.leaving = append(p.leaving, pl)
+		for used := p.leavingBytes(); used > p.budget.max/leavingShare; used = p.leavingBytes() {
+			p.leaving[0].close()
+			p.leaving = slices.Delete(p.leaving, 0, 1)
+		}
 	}
+	p.mu.Unlock()
+	p.wakeFollowers()
+}
+
+// leavingBytes is the size of the rings of removed programs. The caller holds mu.
+func (p *Plane) leavingBytes() (n int64) {
+	for _, pl := range p.leaving {
+		pl.mu.Lock()
+		n += int64(pl.rings[0].bytes + pl.rings[1].bytes)
+		pl.mu.Unlock()
+	}
+	return n
+}
+
+// remove ends the storing of lines. It forgets them and returns true if no reader may want them.
+func (pl *programLog) remove() bool {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
+	pl.removed, pl.subs = true, nil
+	for i := range pl.rings {
+		pl.rings[i].closed = true
+	}
+	if pl.readers > 0 {
+		return false
+	}
+	pl.forget()
+	return true
+}
+
+func (pl *programLog) close() {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.forget()
+}
+
+// forget forgets all lines. A reader that wants them counts them as lost. The caller holds mu.
+func (pl *programLog) forget() {
 	for i := range pl.rings {
 		pl.rings[i].close()
 	}
-	pl.subs = nil
+}
+
+// enter tells the program that a reader knows it. It returns false if the program was removed.
+func (pl *programLog) enter() bool {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if pl.removed {
+		return false
+	}
+	pl.readers++
+	return true
+}
+
+// leave is the opposite of enter. The last reader of a removed program frees its memory.
+func (p *Plane) leave(pl *programLog) {
+	pl.mu.Lock()
+	pl.readers--
+	last := pl.removed && pl.readers == 0
+	if last {
+		pl.forget()
+	}
+	pl.mu.Unlock()
+	if last {
+		p.mu.Lock()
+		p.leaving = slices.DeleteFunc(p.leaving, func(o *programLog) bool { return o == pl })
+		p.mu.Unlock()
+	}
 }
 
 // show offers a stored chunk to the subscriptions. The caller holds mu.
@@ -138,11 +208,13 @@ func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) 
 	if c.run != s.run {
 		return false
 	}
-	c.eachLine(text, func(i int, ln rawLine) bool {
+	lines, i := c.block(text)
+	lines.eachLine(func(ln rawLine) bool {
 		shown := ln.display()
 		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
 			s.c <- c.line(program, kind, i, ln) // the channel has room for one line, and this line ends the subscription
 		}
+		i++
 		return !found
 	})
 	return found

@@ -23,6 +23,10 @@ type Query struct {
 	Runs  map[string]uint64
 	Since time.Time // lines read at or after; zero means all
 	Until time.Time // lines read before; zero means all
+	// Resume is the time of a line that an earlier agentinit has read. It leaves out the files that
+	// ended before it did. It selects every line of this agentinit, because the clock may have been
+	// set back since.
+	Resume time.Time
 	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
 	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
 	// Such a Line also stands for lines whose file was removed, here and with Follow.
@@ -110,7 +114,7 @@ func (p *Plane) wakeFollowers() {
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
 		r := &reader{ctx: ctx, plane: p, query: q, next: map[*programLog]*[2]uint64{}}
-		defer r.files.close()
+		defer r.close()
 		var wake chan struct{}
 		if q.Follow {
 			wake = p.follow.add()
@@ -149,6 +153,13 @@ type reader struct {
 	next  map[*programLog]*[2]uint64
 }
 
+func (r *reader) close() {
+	r.files.close()
+	for pl := range r.next {
+		r.plane.leave(pl)
+	}
+}
+
 // each calls take for every ring that the query wants. The ring is locked meanwhile. It takes the
 // lines up to one number from all rings. Otherwise a program that was visited early could print a
 // line before a program that is visited late: the reader would get only the later line, and a
@@ -156,11 +167,12 @@ type reader struct {
 func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 	newest := r.plane.seq.Load()
 	for _, pl := range r.plane.list(r.query.Programs) {
-		next := r.next[pl]
-		if next == nil {
-			next = new([2]uint64)
-			r.next[pl] = next
+		if r.next[pl] == nil && pl.enter() {
+			r.next[pl] = new([2]uint64)
 		}
+	}
+	for pl, next := range r.next {
+		ended := true // the program was removed, and the reader has all its lines
 		for _, kind := range []Stream{Stdout, Stderr} {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
@@ -168,8 +180,13 @@ func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 				s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.after(newest)}
 				take(s, ring, next[kind-1])
 				next[kind-1] = s.to
+				ended = ended && pl.removed && s.to == ring.next
 				pl.mu.Unlock()
 			}
+		}
+		if ended {
+			delete(r.next, pl)
+			r.plane.leave(pl)
 		}
 	}
 }
@@ -316,7 +333,9 @@ type source interface {
 	next() (item, bool)
 }
 
-// chunkSource yields the lines of chunks.
+// chunkSource yields the lines of chunks. It has the text of one chunk in memory, and makes a Line of
+// each line only when the reader takes it: a chunk may be nothing but newlines, and a Line takes a
+// hundred times as much memory as a newline.
 type chunkSource struct {
 	reader  *reader
 	program string
@@ -326,8 +345,11 @@ type chunkSource struct {
 	to      uint64 // index after the last wanted line
 	lost    uint64 // lines that are missing before the next item
 	why     string // why these lines are missing
-	items   []item
-	at      int
+
+	open  chunk // the chunk that is being read
+	lines block // what is left of it
+	line  int   // number of the next line in the chunk
+	ahead *item // the line after a mark of lost lines
 }
 
 // take adds the wanted chunks of a locked ring and returns how many lines they have.
@@ -356,28 +378,49 @@ func (s *chunkSource) trim(n int) {
 }
 
 func (s *chunkSource) next() (item, bool) {
-	for s.at == len(s.items) && len(s.chunks) > 0 {
-		// Large files may have no line that the query wants, and the caller may be gone.
-		if s.reader.ctx.Err() != nil {
-			return item{}, false
-		}
-		s.items, s.at = s.items[:0:0], 0
-		s.load(&s.chunks[0])
-		s.chunks = s.chunks[1:]
+	if s.ahead != nil {
+		it := *s.ahead
+		s.ahead = nil
+		return it, true
 	}
-	if s.lost > 0 {
-		ln := lost(s.program, s.kind, s.lost, s.why)
-		s.lost = 0
-		return item{Line: ln}, true
+	it, ok := s.nextLine()
+	if s.lost == 0 {
+		return it, ok
 	}
-	if s.at == len(s.items) {
-		return item{}, false
+	if ok {
+		s.ahead = new(item)
+		*s.ahead = it
 	}
-	s.at++
-	return s.items[s.at-1], true
+	ln := lost(s.program, s.kind, s.lost, s.why)
+	s.lost = 0
+	return item{Line: ln}, true
 }
 
-func (s *chunkSource) load(c *chunk) {
+// nextLine returns the next line that the query wants. It counts in lost what is missing before the
+// line.
+func (s *chunkSource) nextLine() (item, bool) {
+	q := &s.reader.query
+	for {
+		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
+			i := s.line
+			s.line++
+			seq, index := s.open.seq+uint64(i), s.open.first+uint64(i)
+			if index >= s.from && index < s.to && q.matches(seq, ln.display()) {
+				return item{Line: s.open.line(s.program, s.kind, i, ln), order: seq}, true
+			}
+		}
+		// Large files may have no line that the query wants, and the caller may be gone.
+		if len(s.chunks) == 0 || s.reader.ctx.Err() != nil {
+			return item{}, false
+		}
+		s.load()
+	}
+}
+
+// load opens the next chunk.
+func (s *chunkSource) load() {
+	s.open, s.chunks = s.chunks[0], s.chunks[1:]
+	c := &s.open
 	text, err := c.read(&s.reader.files)
 	if err != nil {
 		// That old files are removed is usual, but not that a file is there and damaged.
@@ -391,14 +434,7 @@ func (s *chunkSource) load(c *chunk) {
 		}
 		return
 	}
-	c.eachLine(text, func(i int, ln rawLine) bool {
-		seq := c.seq + uint64(i)
-		index := c.first + uint64(i)
-		if index >= s.from && index < s.to && s.reader.query.matches(seq, ln.display()) {
-			s.items = append(s.items, item{Line: c.line(s.program, s.kind, i, ln), order: seq})
-		}
-		return true
-	})
+	s.lines, s.line = c.block(text)
 }
 
 func lost(program string, kind Stream, n uint64, why string) Line {

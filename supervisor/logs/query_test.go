@@ -141,6 +141,44 @@ func TestReadingTwice(t *testing.T) {
 	}
 }
 
+// A client resumes after a line of the life before, and the clock was set back meanwhile by more
+// than this life has lasted. It gets all lines of this life, even if only the files have them. Of the
+// older files it gets those that did not end before the line.
+func TestResumeAfterClockWasSetBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	cursor := time.Now().Add(time.Hour)
+	old := cursor.Add(-time.Minute)
+	for name, text := range map[string]string{path + "." + old.UTC().Format(archiveLayout): "old\n", path: "inherited\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for life, printed := range [][]string{{"one", "two two two", "three three"}, nil} {
+		p := newPlane(t, Config{})
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 15, Backups: -1}, strings.Join(append(printed, ""), "\n"))
+		settle(t, p)
+		// What the life has not written to counts by its time.
+		want := append([]string{"inherited"}, printed...)[:len(printed)+min(len(printed), 1)]
+		for _, forgotten := range []bool{false, true} {
+			if got := texts(all(p, Query{Files: true, Resume: cursor})); !slices.Equal(got, want) {
+				t.Errorf("life %d, forgotten %v: got %q, want %q", life, forgotten, got, want)
+			}
+			if got := texts(all(p, Query{Files: true, Since: cursor})); len(got) != 0 {
+				t.Errorf("life %d, forgotten %v: since the time there is %q", life, forgotten, got)
+			}
+			pl := p.program("web")
+			pl.mu.Lock()
+			for _, seg := range pl.rings[0].segs { // as if newer lines had filled the ring
+				seg.chunks = seg.chunks[len(seg.chunks)-1:]
+			}
+			pl.mu.Unlock()
+		}
+		if got := texts(all(p, Query{Files: true, Resume: old})); len(got) != 5 || got[0] != "old" {
+			t.Errorf("life %d: after an older line comes %q", life, got)
+		}
+	}
+}
+
 // A client goes away in the middle of a file.
 func TestReaderClosesItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
@@ -201,6 +239,105 @@ func TestNewestOfManyLongLines(t *testing.T) {
 	}
 	if n != lines {
 		t.Errorf("read %d lines, want %d", n, lines)
+	}
+}
+
+// Programs have printed nothing but newlines, in this life of agentinit or in the one before. A Line
+// takes a hundred times as much memory as a newline, so a reader may not have all lines of its texts
+// as Lines at once. Every line still comes.
+func TestReadingFloodsOfNewlines(t *testing.T) {
+	const programs, length = 4, mergeBytes
+	for name, tc := range map[string]struct {
+		old, text string
+		to        To
+	}{
+		"memory":  {text: strings.Repeat("\n", length), to: ToNone},
+		"file":    {text: strings.Repeat("\n", length), to: ToFile},
+		"earlier": {old: strings.Repeat("\n", length), to: ToFile},
+	} {
+		dir := t.TempDir()
+		p := newPlane(t, Config{RingBytes: 2 * length})
+		for i := range programs {
+			path := filepath.Join(dir, fmt.Sprint(i))
+			if err := os.WriteFile(path, []byte(tc.old), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, stdout, stderr := open(t, p, Options{Program: fmt.Sprint(i), To: tc.to, Path: path})
+			write(t, stdout, tc.text)
+			closeAll(t, stdout)
+			defer func() { // if no program uses it, the plane may forget the file
+				closeAll(t, stderr)
+				<-c.Done()
+			}()
+		}
+		for read := uint64(0); read < programs*uint64(len(tc.text)); runtime.Gosched() {
+			read = 0
+			for _, s := range p.Stats() {
+				read += s.Lines
+			}
+		}
+		flush(t, p)
+		before, n := memory().HeapAlloc, 0
+		for line := range p.Read(t.Context(), Query{Files: true}) {
+			if n++; n == programs*length/2 { // each text is open, and not at its end
+				if now := memory().HeapAlloc; now > before+2*programs*length {
+					t.Errorf("%s: a reader needs %d bytes", name, now-before)
+				}
+			}
+			if line.Text != "" {
+				t.Fatalf("%s: line %d is %+v", name, n, line)
+			}
+		}
+		if n != programs*length {
+			t.Errorf("%s: %d lines, want %d", name, n, programs*length)
+		}
+	}
+}
+
+// A program prints its last lines and is removed while a follower is busy, for example with a slow
+// collector. The follower gets the lines, or the mark of a loss if they take too much memory. Then
+// nothing is kept of the program. A reader that ended before has no part in this.
+func TestFollowerOfRemovedProgram(t *testing.T) {
+	for name, tc := range map[string]struct {
+		to     To
+		budget int64
+		want   []string
+	}{
+		"memory":  {ToNone, 0, []string{"one", "two", "three", "end"}},
+		"file":    {ToFile, 0, []string{"one", "two", "three", "end"}},
+		"no room": {ToNone, 1000, []string{"one", "2 lines dropped: this reader is too slow", "end"}},
+	} {
+		p := newPlane(t, Config{TotalBytes: tc.budget})
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: tc.to, Path: filepath.Join(t.TempDir(), "log")})
+		write(t, stdout, "one\n")
+		var got []string
+		for line := range p.Read(t.Context(), Query{Follow: true}) {
+			if got = append(got, line.Text); len(got) == 1 {
+				all(p, Query{})
+				write(t, stdout, "two\nthree\n")
+				closeAll(t, stdout, stderr)
+				<-c.Done()
+				p.Remove("web")
+				c, stdout, stderr := open(t, p, Options{Program: "other", To: ToNone})
+				write(t, stdout, "end\n")
+				closeAll(t, stdout, stderr)
+				<-c.Done()
+			}
+			if line.Text == "end" {
+				break
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+		pl := p.program("other")
+		if n := len(p.leaving); n != 0 || pl.readers != 0 || p.budget.used.Load() != int64(pl.rings[0].bytes) {
+			t.Errorf("%s: %d programs, %d readers and %d bytes are left", name, n, pl.readers, p.budget.used.Load())
+		}
+		p.Remove("other") // without a reader, nothing is left at once
+		if n := p.budget.used.Load(); n != 0 || len(p.leaving) != 0 {
+			t.Errorf("%s: %d bytes of %d programs are left", name, n, len(p.leaving))
+		}
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf16"
 )
 
 // Secrets are masked in every line before it reaches the ring, the console or a file. Each byte
@@ -17,6 +19,10 @@ import (
 // minSecret is the shortest secret that is masked. Shorter ones occur by chance as words, and
 // masking them would make the output useless.
 const minSecret = 8
+
+// maxSecret is the longest secret that is masked, because a line may have to wait for its end. The
+// kernel passes no longer variable to a program (MAX_ARG_STRLEN in execve(2)).
+const maxSecret = 128 << 10
 
 // longSecret divides short from long secrets: a search for long ones alone is much faster.
 const longSecret = 24
@@ -30,8 +36,8 @@ type redactor struct {
 }
 
 // Redact adds secrets that are masked from now on, also in the forms that JSON, URLs and base64
-// give them. Of a secret with several lines, each line is masked. Values shorter than 8 bytes are
-// ignored. What was masked cannot be recovered.
+// give them. Of a secret with several lines, each line is masked. Values shorter than 8 bytes or
+// longer than 128 KiB are ignored. What was masked cannot be recovered.
 func (p *Plane) Redact(values ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,6 +68,9 @@ func newRedactor(values []string) *redactor {
 	r := &redactor{values: values}
 	seen := map[string]bool{}
 	for _, value := range values {
+		if len(value) > maxSecret {
+			continue
+		}
 		for _, form := range forms(value) {
 			if len(form) >= minSecret && !seen[form] {
 				seen[form] = true
@@ -96,11 +105,44 @@ func forms(value string) []string {
 		}
 		out = append(out, line, url.QueryEscape(line), url.PathEscape(line))
 		out = append(out, base64Forms(line)...)
-		if quoted, err := json.Marshal(line); err == nil {
-			out = append(out, string(quoted[1:len(quoted)-1]))
-		}
+		out = append(out, jsonForms(line)...)
 	}
 	return out
+}
+
+// jsonForms returns a text as the usual encoders of JSON write it. All escape quotes, backslashes and
+// control characters. Go also escapes <, > and &, Python what is not ASCII, and PHP that and the
+// slash.
+func jsonForms(text string) []string {
+	quoted := quotedJSON(text, false)
+	slashed := strings.ReplaceAll(quoted, "/", `\/`)
+	return []string{quotedJSON(text, true), quoted, slashed, asciiJSON(quoted), asciiJSON(slashed)}
+}
+
+// quotedJSON returns a text as a string of JSON, without the quotes around it.
+func quotedJSON(text string, escapeHTML bool) string {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(escapeHTML)
+	if encoder.Encode(text) != nil {
+		return "" // a string can always be encoded
+	}
+	return out.String()[1 : out.Len()-len("\"\n")]
+}
+
+// asciiJSON escapes the characters of a JSON text that are not printable ASCII.
+func asciiJSON(text string) string {
+	var out []byte
+	for _, r := range text {
+		if r <= '~' {
+			out = append(out, byte(r))
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return string(out)
 }
 
 // base64Forms returns the base64 characters (RFC 4648, sections 4 and 5) that depend on the value

@@ -3,13 +3,13 @@ package logs
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -69,16 +69,17 @@ func TestSecretsReachNoSink(t *testing.T) {
 
 // A secret is found in every form in which tools write it. The text around it stays.
 func TestFormsOfSecrets(t *testing.T) {
-	const value = `p/w+"d<1>&é=end`
-	quoted, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const value = `p/w+"d<1>&é🔑=end`
 	p := newPlane(t, Config{})
 	p.Redact(value)
 	for name, text := range map[string]string{
-		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value), "json": string(quoted),
-		"base64": base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
+		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value),
+		"json of Go":             `p/w+\"d\u003c1\u003e\u0026é🔑=end`,
+		"json of Node, Rust, jq": `p/w+\"d<1>&é🔑=end`,
+		"json of Python":         `p/w+\"d<1>&\u00e9\ud83d\udd11=end`,
+		"json of PHP":            `p\/w+\"d<1>&\u00e9\ud83d\udd11=end`,
+		"json of PHP, Unicode":   `p\/w+\"d<1>&é🔑=end`,
+		"base64":                 base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
 		"basic 1": base64.StdEncoding.EncodeToString([]byte("u:" + value)),
 		"basic 2": base64.StdEncoding.EncodeToString([]byte("user:" + value + ":more")),
 		"basic 3": base64.StdEncoding.EncodeToString([]byte("admin:" + value)),
@@ -91,7 +92,9 @@ func TestFormsOfSecrets(t *testing.T) {
 			t.Errorf("%s: the neighbours of %q are gone: %q", name, text, got)
 		}
 	}
-	for _, text := range []string{value[:7], "p/w+", "nothing secret here", base64.StdEncoding.EncodeToString([]byte("user:other"))} {
+	tooLong := strings.Repeat("no variable can be as long as this ", maxSecret/32)
+	p.Redact(tooLong)
+	for _, text := range []string{value[:7], tooLong, "p/w+", "nothing secret here", base64.StdEncoding.EncodeToString([]byte("user:other"))} {
 		if got := p.Mask(text); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
@@ -128,6 +131,59 @@ func TestSecretsCutAnywhere(t *testing.T) {
 	}
 }
 
+// A secret is longer than max_line: a token, or a list of codes in base64. No destination gets
+// a part of it, wherever it stands in its line and however it is written. Lines without a secret are
+// cut at max_line as ever, or a little later.
+func TestSecretsLongerThanLines(t *testing.T) {
+	const maxLine = 1 << 10
+	var token, codes strings.Builder
+	for i := range 150 {
+		fmt.Fprintf(&token, "%03d-tok.", i)
+	}
+	for i := range 240 {
+		fmt.Fprintf(&codes, "%04d\n", i*7919%10_000)
+	}
+	for _, known := range []bool{true, false} {
+		for _, written := range []string{token.String(), base64.StdEncoding.EncodeToString([]byte(codes.String()))} {
+			path := filepath.Join(t.TempDir(), "log")
+			p := newPlane(t, Config{MaxLine: maxLine, FlushAfter: time.Millisecond, RingBytes: 1 << 20})
+			c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+			if known { // later secrets count as well
+				p.Redact(token.String(), codes.String())
+			}
+			for _, before := range []int{0, 6, maxLine - 20, maxLine - 1, maxLine, len(written)} {
+				text := strings.Repeat("x", before) + written + strings.Repeat("y", before) + written + "\n"
+				write(t, stdout, text)
+				for len(text) > 0 {
+					n := min(len(text), 500)
+					write(t, stderr, text[:n])
+					text = text[n:]
+				}
+			}
+			write(t, stdout, strings.Repeat("z", 3*len(written)))
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			flush(t, p)
+			lines := texts(all(p, Query{}))
+			kept := readLog(t, path) + strings.Join(lines, "")
+			found := 0
+			for at := range len(written) - minSecret {
+				found += strings.Count(kept, written[at:at+minSecret])
+			}
+			if known != (found == 0) {
+				t.Errorf("with redaction %v: %d parts of a secret of %d bytes are there", known, found, len(written))
+			}
+			longest := 0
+			for _, line := range lines {
+				longest = max(longest, len(line))
+			}
+			if longest < maxLine || longest > 2*maxLine || !known && longest != maxLine {
+				t.Errorf("with redaction %v: the longest line has %d bytes", known, longest)
+			}
+		}
+	}
+}
+
 // An unfinished line, such as a prompt, is cut so that each secret is on one side as a whole, even if
 // its end looks like the start of a secret.
 func TestACutTearsNoSecret(t *testing.T) {
@@ -146,7 +202,8 @@ func TestACutTearsNoSecret(t *testing.T) {
 		"is unknown":                {[]string{two}, "key: " + one[:13], "!\n", "key: " + one[:13], "!\n"},
 	} {
 		r := newRedactor(tc.secrets)
-		f := framer{max: 1 << 10, held: r.held}
+		f := framer{max: 1 << 10, secrets: new(atomic.Pointer[redactor])}
+		f.secrets.Store(r)
 		if _, _, ok := f.next([]byte(tc.first), sinkPiece); ok {
 			t.Errorf("%s: a line without its end is a block", name)
 		}

@@ -219,7 +219,7 @@ func (r *ring) segmentFor(need int) *segment {
 	return seg
 }
 
-// close forgets all lines and stores no more.
+// close forgets all lines and stores no more. It may be called again.
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
 	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
@@ -316,18 +316,13 @@ func (r *ring) forgotten(after uint64) uint64 {
 	return min(forgot-after, r.first())
 }
 
-// eachLine calls f for every line of the chunk, whose text is given, until f returns false. i
-// counts from 0.
-func (c *chunk) eachLine(text []byte, f func(i int, ln rawLine) bool) {
-	i := 0
+// block returns the lines of the chunk, whose text is given, and the number of the first one in the
+// chunk.
+func (c *chunk) block(text []byte) (b block, first int) {
 	if c.cont && int(c.lines) > 0 && len(text) > 0 && (text[0] == '\n' || bytes.HasPrefix(text, []byte("\r\n"))) {
-		i = 1 // the newline of a line that was cut before takes a number, but is not a line
+		first = 1 // the newline of a line that was cut before takes a number, but is not a line
 	}
-	block{text: text, cut: c.cut, cont: c.cont}.eachLine(func(ln rawLine) bool {
-		ok := f(i, ln)
-		i++
-		return ok
-	})
+	return block{text: text, cut: c.cut, cont: c.cont}, first
 }
 
 // line makes a Line of the i-th line of a chunk.

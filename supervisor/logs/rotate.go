@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
@@ -43,7 +44,8 @@ type archive struct {
 	path     string
 	report   func(error)
 	listings *listings
-	newest   string // the last suffix used; only the queue's goroutine uses it
+	newest   string                 // the last suffix used; only the queue's goroutine uses it
+	first    atomic.Pointer[string] // the first suffix that this agentinit has used; nil if there is none
 
 	failing bool // the last cleaning failed; only run's goroutine uses it
 
@@ -92,6 +94,7 @@ func (a *archive) shift() (name string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 	}
+	a.first.CompareAndSwap(nil, &suffix)
 	return name, nil
 }
 

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"sync/atomic"
 	"unicode/utf8"
 )
 
@@ -16,15 +17,14 @@ type block struct {
 	cont bool
 }
 
-// framer cuts a byte stream into blocks of lines of at most max bytes. It copies only text that two
-// reads share. All blocks together are exactly the input.
+// framer cuts a byte stream into blocks of lines of at most max bytes, or somewhat more than the
+// longest secret. It copies only text that two reads share. All blocks together are exactly the
+// input.
 type framer struct {
-	max   int
-	carry []byte // an unfinished line
-	cont  bool   // the next block continues a line that was cut
-	// held tells how many bytes at the end of a text must not be separated from what follows; nil
-	// means none.
-	held func([]byte) int
+	max     int
+	carry   []byte                    // an unfinished line
+	cont    bool                      // the next block continues a line that was cut
+	secrets *atomic.Pointer[redactor] // what a cut must not tear apart; nil means nothing
 
 	blocks uint64 // how many blocks were returned
 }
@@ -38,12 +38,14 @@ func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
 	if len(f.carry) > 0 {
 		return f.finishLine(data)
 	}
-	window := data[:min(len(data), max(piece, 1), f.max+1)]
+	secrets := f.redactor()
+	limit := f.limit(secrets)
+	window := data[:min(len(data), max(piece, 1), limit+1)]
 	if i := bytes.LastIndexByte(window, '\n'); i >= 0 {
 		return f.block(data[:i+1], false), data[i+1:], true
 	}
-	if len(window) > f.max {
-		take := f.cutAt(window[:f.max])
+	if len(window) > limit {
+		take := secrets.cutAt(window[:limit])
 		return f.block(data[:take], true), data[take:], true
 	}
 	f.carry = append(f.carry, window...)
@@ -64,7 +66,8 @@ func (f *framer) whole(buf []byte, held int) (block, bool) {
 
 // finishLine continues the line in the carry.
 func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
-	room := max(f.max-len(f.carry), 0)
+	secrets := f.redactor()
+	room := max(f.limit(secrets)-len(f.carry), 0)
 	i := bytes.IndexByte(data[:min(len(data), room+1)], '\n')
 	switch {
 	case i >= 0:
@@ -74,7 +77,7 @@ func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 		return block{}, nil, false
 	}
 	text := f.join(data[:room])
-	take := f.cutAt(text)
+	take := secrets.cutAt(text)
 	f.carry = append([]byte(nil), text[take:]...)
 	return f.block(text[:take:take], true), data[room:], true
 }
@@ -99,22 +102,32 @@ func (f *framer) join(tail []byte) []byte {
 	return text
 }
 
+func (f *framer) redactor() *redactor {
+	if f.secrets == nil {
+		return nil
+	}
+	return f.secrets.Load()
+}
+
+// limit is the length at which a line is cut. It leaves room for the longest secret: if a secret
+// were longer than a line, every cut would be within it.
+func (f *framer) limit(secrets *redactor) int {
+	if secrets == nil {
+		return f.max
+	}
+	return max(f.max, secrets.longest+leastLine)
+}
+
 // cutAt tells where to cut text, a line without its end: not within a character, and not within a
-// possible secret. If a line is long, the result is never 0.
-func (f *framer) cutAt(text []byte) int {
+// possible secret. If the text has the length of framer.limit, the result is never 0.
+func (r *redactor) cutAt(text []byte) int {
 	take := runeBorder(text)
-	if f.held == nil {
-		return take
-	}
-	if free := take - f.held(text[:take]); free > 0 || len(text) < f.max {
-		return free
-	}
-	return take
+	return take - r.held(text[:take])
 }
 
 // flush returns the unfinished line.
 func (f *framer) flush() (block, bool) {
-	n := f.cutAt(f.carry)
+	n := f.redactor().cutAt(f.carry)
 	if n <= 0 {
 		return block{}, false
 	}
@@ -165,27 +178,29 @@ type rawLine struct {
 	cut  bool   // the rest of the line follows in another block
 }
 
-// eachLine calls f for every line of the block until f returns false. A text that is only the
-// newline of a line cut before is not a line.
+// eachLine calls f for every line of the block until f returns false.
 func (b block) eachLine(f func(rawLine) bool) {
-	text, cont := b.text, b.cont
-	for len(text) > 0 {
-		ln := rawLine{text: text, cut: b.cut}
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			ln = rawLine{text: text[:i], nl: true}
-			text = text[i+1:]
+	for ln, ok := b.line(); ok && f(ln); ln, ok = b.line() {
+	}
+}
+
+// line takes the next line from the block. A text that is only the newline of a line cut before is
+// not a line.
+func (b *block) line() (ln rawLine, ok bool) {
+	for len(b.text) > 0 {
+		ln = rawLine{text: b.text, cut: b.cut}
+		if i := bytes.IndexByte(b.text, '\n'); i >= 0 {
+			ln = rawLine{text: b.text[:i], nl: true}
+			b.text = b.text[i+1:]
 		} else {
-			text = nil
+			b.text = nil
 		}
-		if cont && ln.nl && len(ln.display()) == 0 {
-			cont = false
-			continue
-		}
-		cont = false
-		if !f(ln) {
-			return
+		ends := b.cont && ln.nl && len(ln.display()) == 0
+		if b.cont = false; !ends {
+			return ln, true
 		}
 	}
+	return rawLine{}, false
 }
 
 // display returns the text of a line as people expect it: the carriage return of a "\r
