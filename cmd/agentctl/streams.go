@@ -25,8 +25,8 @@ func newLogs(c *cli) *cobra.Command {
 
 agentinit keeps the newest output of each program. With -n all, --since or
 --until, and with -n when more lines are wanted than it keeps, the log files of
-the programs are read as well, rotated and compressed ones too. Lines from
-before agentinit started carry the time at which their file was rotated.
+the programs that run are read as well, rotated and compressed ones too. Lines
+from before agentinit started carry the time at which their file was rotated.
 
 One program's lines come as they are, those of several in the order in which
 they were read, with the name in front. Control characters are shown as escapes,
