@@ -50,6 +50,7 @@ type fileSink struct {
 	failing   bool
 	begun     time.Time // when the file was begun, for rotation by time
 	due       time.Time // when rotation by time is due; zero: never
+	planned   *Options  // what due was computed from
 	timer     *time.Timer
 	expired   *atomic.Bool // whether the timer has fired; a new one for each timer
 }
@@ -190,7 +191,13 @@ func (f *fileSink) refresh() {
 	if f.wantReopen.Swap(false) && f.moved() || f.vanished() {
 		f.abandon()
 	}
-	if f.file == nil || f.due.IsZero() {
+	if f.file == nil {
+		return
+	}
+	if f.options.Load() != f.planned {
+		f.schedule(f.begun) // a newer run may have other times
+	}
+	if f.due.IsZero() {
 		return
 	}
 	switch now := time.Now(); {
@@ -217,6 +224,7 @@ func (f *fileSink) schedule(begun time.Time) {
 		f.timer.Stop()
 		f.timer = nil
 	}
+	f.planned = f.options.Load()
 	if f.size == 0 {
 		f.due = time.Time{}
 		return
@@ -224,7 +232,7 @@ func (f *fileSink) schedule(begun time.Time) {
 	if now := time.Now(); begun.After(now) {
 		begun = now
 	}
-	f.begun, f.due = begun, nextRotation(f.options.Load(), begun)
+	f.begun, f.due = begun, nextRotation(f.planned, begun)
 	if f.due.IsZero() {
 		return
 	}
@@ -294,7 +302,7 @@ func (f *fileSink) append(b []byte) (int, error) {
 	n, err := f.file.Write(b)
 	first := f.size == 0 && n > 0
 	f.size += int64(n)
-	if first && f.options.Load().rotatesByTime() {
+	if first {
 		f.schedule(time.Now())
 	}
 	if n > 0 {
@@ -348,9 +356,7 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
 	}
 	f.current.Store(f.gen)
-	if f.options.Load().rotatesByTime() {
-		f.schedule(begun(file, info))
-	}
+	f.schedule(begun(file, info))
 	f.gen.mu.Lock()
 	f.gen.file, f.gen.path = file, f.path
 	f.gen.mu.Unlock()

@@ -491,6 +491,60 @@ func TestArchiveNamesGrow(t *testing.T) {
 	}
 }
 
+// After a change of the manifest, the next run has its new times of rotation, whether another program
+// has kept the file open or not. No time of the run before remains.
+func TestANewerRunHasOtherTimesOfRotation(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		before, now Options
+		rotations   int
+	}{
+		{"by age no more", Options{Every: time.Hour}, Options{}, 0},
+		{"daily no more", Options{At: "00:40"}, Options{}, 0}, // the clock of a bubble begins at midnight
+		{"by age now", Options{}, Options{Every: time.Hour}, 1},
+		{"sooner", Options{Every: 24 * time.Hour}, Options{Every: time.Hour}, 1},
+		{"later", Options{Every: time.Hour}, Options{Every: 24 * time.Hour}, 0},
+	} {
+		for _, shared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, shared %v", tt.name, shared), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					path := filepath.Join(t.TempDir(), "log")
+					tt.before.Path, tt.before.Backups, tt.now.Path, tt.now.Backups = path, -1, path, -1
+					p := newPlane(t, Config{})
+					s := &stream{program: &programLog{}, kind: Stdout}
+					f := p.openFile(tt.before, Stdout)
+					put := func(text string) {
+						f.put(s, []byte(text), len(text))
+						synctest.Wait()
+					}
+					put("one\n")
+					time.Sleep(30 * time.Minute)
+					if !shared {
+						p.release(f)
+						synctest.Wait()
+					}
+					p.openFile(tt.now, Stdout)
+					time.Sleep(2 * time.Hour)
+					for range 3 {
+						put("two\n")
+					}
+					names, contents := archives(t, path)
+					if len(names) != tt.rotations {
+						t.Errorf("rotated files %v", names)
+					}
+					if got := strings.Join(contents, "") + readLog(t, path); got != "one\ntwo\ntwo\ntwo\n" {
+						t.Errorf("the files have %q", got)
+					}
+					for f.refs > 0 {
+						p.release(f)
+					}
+					synctest.Wait()
+				})
+			})
+		}
+	}
+}
+
 // 64 MiB of lines of many lengths pass through rotation unchanged.
 func TestMuchToFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "big.log")
