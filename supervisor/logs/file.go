@@ -46,7 +46,7 @@ type fileSink struct {
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
 	lineBytes int  // length of the unfinished line at the end, up to Options.MaxLine
-	known     bool // it was opened before
+	known     bool // the end of its text, if it has some, was written by this sink
 	failing   bool
 	begun     time.Time // when the file was begun, for rotation by time
 	due       time.Time // when rotation by time is due; zero: never
@@ -185,8 +185,8 @@ func (f *fileSink) noteFile(gen *generation) {
 	}
 }
 
-// refresh closes a file that has lost its name or that must be reopened, and rotates a file whose
-// time has come.
+// refresh closes a file that has lost its name or its text or that must be reopened, and rotates a
+// file whose time has come.
 func (f *fileSink) refresh() {
 	if f.wantReopen.Swap(false) && f.moved() || f.vanished() {
 		f.abandon()
@@ -345,15 +345,16 @@ func (f *fileSink) open() error {
 }
 
 // adopt makes an open file the current one. A file that was closed for a while is still the same
-// generation.
+// generation, unless it was truncated meanwhile.
 func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
-	same := f.gen != nil && f.gen.ino == inode(info)
+	same := f.gen != nil && f.gen.ino == inode(info) && info.Size() >= f.size
 	f.file, f.size = file, info.Size()
 	if !same {
 		if f.gen != nil {
-			f.gen.retire("") // a tool has moved it away while it was closed
+			f.gen.retire("") // a tool has moved it away or truncated it while it was closed
 		}
 		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
+		f.known = false
 	}
 	f.current.Store(f.gen)
 	f.schedule(begun(file, info))
@@ -382,8 +383,8 @@ func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
 	return nil
 }
 
-// endOldLine ends a line that an earlier agentinit left unfinished at the end of the file. For this
-// agentinit's own unfinished lines, the queue does that.
+// endOldLine ends a line that an earlier agentinit, or a tool that has truncated the file, left
+// unfinished at the end of the file. For this agentinit's own unfinished lines, the queue does that.
 func (f *fileSink) endOldLine() error {
 	if f.size == 0 || f.known {
 		return nil
@@ -411,7 +412,8 @@ func (f *fileSink) moved() bool {
 	return err != nil || pathErr != nil || !os.SameFile(is, at)
 }
 
-// vanished tells whether the open file has lost its name.
+// vanished tells whether the open file has lost its name, or was truncated in its place (the
+// copytruncate of logrotate). What the rings know about a truncated file does not hold for its new text.
 func (f *fileSink) vanished() bool {
 	if f.file == nil {
 		return false
@@ -421,7 +423,7 @@ func (f *fileSink) vanished() bool {
 		return true
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Nlink == 0
+	return ok && st.Nlink == 0 || info.Mode().IsRegular() && info.Size() < f.size
 }
 
 // close closes the file, which keeps its name.

@@ -180,6 +180,61 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	}
 }
 
+// A tool truncates the file in its place: to nothing, in the middle of a line, and between two runs.
+// Readers get every later line, and the file rotates by its new size.
+func TestFileTruncatedInItsPlace(t *testing.T) {
+	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {
+		path := filepath.Join(t.TempDir(), "web.log")
+		p := newPlane(t, Config{})
+		o := Options{Program: "web", To: ToFile, Path: path, MaxBytes: 1000, Backups: -1, Rate: rate}
+		c, stdout, stderr := open(t, p, o)
+		next, stop := pull(p, context.Background(), Query{Follow: true})
+		n := 0
+		say := func(lines int) (text string) {
+			for range lines {
+				n++
+				line := fmt.Sprintf("line %02d %s", n, strings.Repeat("x", 50))
+				write(t, stdout, line+"\n")
+				if l := next(); l.Text != line {
+					t.Errorf("%s: line %d is read as %q", name, n, l.Text)
+				}
+				flush(t, p)
+				text += line + "\n"
+			}
+			return text
+		}
+		truncate := func(size int64) {
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		say(15)
+		truncate(0)
+		want := say(10)
+		truncate(30)
+		want = want[:30] + "\n" + say(10)
+		if got := readLog(t, path); got != want {
+			t.Errorf("%s: the file has %q, want %q", name, got, want)
+		}
+		if got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"; rate == (Rate{}) && got != want {
+			t.Errorf("%s: memory and files have %q, want %q", name, got, want)
+		}
+		stop()
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		flush(t, p)
+		truncate(0)
+		o.Run = 2
+		capture(t, p, o, "last\n")
+		if got := texts(all(p, Query{Run: 2})); !slices.Equal(got, []string{"last"}) {
+			t.Errorf("%s: the last run is read as %q", name, got)
+		}
+		if names, _ := archives(t, path); len(names) > 0 {
+			t.Errorf("%s: %v were rotated, although no file was above the limit", name, names)
+		}
+	}
+}
+
 // The files of all programs are reopened, although no tool has moved this one away.
 func TestReopenedFileInItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
