@@ -138,6 +138,9 @@ func (q *queue) look() {
 	fl.stream.pumped = false
 	streams := append(append(q.sendBack(), q.waiters...), fl.stream)
 	q.waiters = nil
+	if carry := &fl.stream.frame.carry; len(*carry) == 0 {
+		*carry = nil // its array may have the block, which is still being written
+	}
 	// The pump cannot call land before mu is free, so the block is still unchanged.
 	fl.stream.store(fl.blk, fl.begun)
 	fl.stored = fl.stream.stored
