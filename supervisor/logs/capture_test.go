@@ -558,6 +558,31 @@ func TestStreamThatCannotBeWatched(t *testing.T) {
 	}
 }
 
+// The pipes of runs that have ended do not count against the budget for enlarged pipes.
+func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
+	p := newPlane(t, Config{})
+	for run := range 2 * maxPipeBytes / grownPipe {
+		c, err := p.Open(Options{Program: "web", Run: uint64(run), To: ToNone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range c.list() {
+			if s.enlarge(); s.credit == 0 {
+				t.Fatalf("the pipes of run %d cannot be enlarged", run)
+			}
+		}
+		if run%2 == 0 {
+			c.Started(4242) // no process has the pipes, so they end at once
+		} else {
+			c.Abandon()
+		}
+		<-c.Done()
+	}
+	if n := p.pipeBytes.Load(); n != 0 {
+		t.Errorf("%d bytes still count", n)
+	}
+}
+
 func TestCloseEndsRunningCaptures(t *testing.T) {
 	p := New(Config{})
 	c, stdout, stderr := open(t, p, Options{Program: "held", To: ToNone})
