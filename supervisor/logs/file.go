@@ -51,6 +51,7 @@ type fileSink struct {
 	begun     time.Time // when the file was begun, for rotation by time
 	due       time.Time // when rotation by time is due; zero: never
 	planned   *Options  // what due was computed from
+	retryAt   time.Time // when a rotation that was refused is tried again; zero: the last one was not
 	timer     *time.Timer
 	expired   *atomic.Bool // whether the timer has fired; a new one for each timer
 }
@@ -236,6 +237,9 @@ func (f *fileSink) schedule(begun time.Time) {
 	if f.due.IsZero() {
 		return
 	}
+	if f.due.Before(f.retryAt) {
+		f.due = f.retryAt
+	}
 	expired := new(atomic.Bool)
 	f.expired = expired
 	f.timer = time.AfterFunc(max(time.Until(f.due), time.Millisecond), func() {
@@ -260,7 +264,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	if err := f.open(); err != nil {
 		return b, err
 	}
-	limit := f.options.Load().MaxBytes
+	limit := f.maxBytes()
 	for len(b) > 0 {
 		cut := len(b)
 		if limit > 0 {
@@ -273,6 +277,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 			if err := f.rotate(); err != nil {
 				return b, err
 			}
+			limit = f.maxBytes() // another one if the file could not be renamed
 			continue
 		}
 		n, err := f.append(b[:cut])
@@ -285,6 +290,14 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// maxBytes is the size above which the file is rotated; 0 is no limit.
+func (f *fileSink) maxBytes() int64 {
+	if time.Now().Before(f.retryAt) {
+		return 0
+	}
+	return f.options.Load().MaxBytes
 }
 
 // judge reports the first failure and the recovery.
@@ -457,11 +470,20 @@ func (f *fileSink) closeFile() {
 	f.file = nil
 }
 
+// rotate gives the file its archive name and begins the next file. A file that cannot be renamed
+// (its directory is not writable, or it is a mount point) grows on, because its lines must not be
+// lost for that.
 func (f *fileSink) rotate() error {
 	name, err := f.archive.shift()
 	if err != nil {
-		return err
+		if f.retryAt.IsZero() {
+			f.report(err)
+		}
+		f.retryAt = time.Now().Add(retryMost)
+		f.schedule(f.begun)
+		return nil
 	}
+	f.retryAt = time.Time{}
 	if name == "" || f.options.Load().Backups == 0 {
 		f.abandon()
 	} else {

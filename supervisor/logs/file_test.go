@@ -604,6 +604,72 @@ func TestANewerRunHasOtherTimesOfRotation(t *testing.T) {
 	}
 }
 
+// A file that cannot be renamed grows on. That is reported once, and the rotation is tried again
+// later, until it succeeds. The test makes the kernel refuse by a directory with the name that the
+// rotated file is to get.
+func TestRotationThatIsRefused(t *testing.T) {
+	for name, o := range map[string]Options{"size": {MaxBytes: 100}, "time": {Every: time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			o.Path, o.Backups = filepath.Join(t.TempDir(), "log"), -1
+			wait := max(o.Every, time.Second) // until the next rotation
+			reports := make(chan error, 100)
+			p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+			s := &stream{program: &programLog{}, kind: Stdout}
+			f := p.openFile(o, Stdout)
+			line := strings.Repeat("x", 59) + "\n"
+			lines := 0
+			put := func(after time.Duration) {
+				time.Sleep(after)
+				synctest.Wait()
+				lines++
+				f.put(s, []byte(line), len(line))
+				synctest.Wait()
+			}
+			refuse := func(after time.Duration) {
+				obstacle := o.Path + "." + time.Now().Add(after).UTC().Format(archiveLayout)
+				if err := os.Mkdir(obstacle, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				put(after)
+				if err := os.Remove(obstacle); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check := func(when string, rotated, reported int) {
+				t.Helper()
+				names, contents := archives(t, o.Path)
+				if len(names) != rotated || len(reports) != reported {
+					t.Errorf("%s, %s: rotated files %v, %d reports", name, when, names, len(reports))
+				}
+				if got := strings.Join(contents, "") + readLog(t, o.Path); got != strings.Repeat(line, lines) {
+					t.Errorf("%s, %s: the files have %d bytes of %d lines", name, when, len(got), lines)
+				}
+			}
+			put(0)
+			put(wait)
+			check("at first", 1, 0)
+			refuse(wait)
+			for range 20 {
+				put(time.Millisecond)
+			}
+			check("refused", 1, 1)
+			refuse(retryMost - 20*time.Millisecond)
+			check("refused again", 1, 1)
+			put(retryMost)
+			check("possible again", 2, 1)
+			refuse(wait)
+			check("refused later", 2, 2)
+			for range 2 {
+				if err := <-reports; err == nil || !strings.Contains(err.Error(), "cannot rotate") {
+					t.Errorf("%s: the report is %v", name, err)
+				}
+			}
+			p.release(f)
+			synctest.Wait()
+		})
+	}
+}
+
 // 64 MiB of lines of many lengths pass through rotation unchanged.
 func TestMuchToFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "big.log")
