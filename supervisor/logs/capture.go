@@ -396,6 +396,7 @@ func (s *stream) chunk(blk block, now time.Time) chunk {
 // end passes on an unfinished last line and reports the stream as done. The caller that set ended
 // calls it, once, after closing the descriptor.
 func (s *stream) end() {
+	s.plane.pipeBytes.Add(-s.credit)
 	if len(s.backlog) > 0 {
 		backlog := s.backlog
 		s.backlog = nil

@@ -523,11 +523,11 @@ func TestReactorWithoutPoller(t *testing.T) {
 }
 
 // A program of our user can use up all epoll watches of the user (epoll(7)). A pipe that the kernel
-// does not watch is still read, and its writer lives on. The test makes the kernel refuse by
-// watching the pipe twice.
+// does not watch is still read, its unfinished line is shown after a while, and its writer lives on.
+// The test makes the kernel refuse by watching the pipe twice.
 func TestStreamThatCannotBeWatched(t *testing.T) {
 	told := make(chan error, 9)
-	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { told <- err }})
+	p := newPlane(t, Config{FlushAfter: time.Millisecond, OnTrouble: func(_ string, err error) { told <- err }})
 	c, err := p.Open(Options{Program: "web", To: ToNone})
 	if err != nil {
 		t.Fatal(err)
@@ -537,24 +537,51 @@ func TestStreamThatCannotBeWatched(t *testing.T) {
 	if err := unix.EpollCtl(s.reactor.epollFD(), unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{}); err != nil {
 		t.Fatal(err)
 	}
-	lines := p.Subscribe("web", s.run, regexp.MustCompile("^polled$"))
-	defer lines.Close()
+	next, stop := pull(p, t.Context(), Query{Follow: true})
+	defer stop()
 	c.Started(4242)
 	if err := <-told; !errors.Is(err, unix.EEXIST) {
 		t.Errorf("told %v", err)
 	}
-	write(t, stdout, "polled\n")
-	if l := <-lines.C; l.Text != "polled" {
-		t.Errorf("got %+v", l)
+	for _, text := range []string{"polled\n", "password: "} {
+		write(t, stdout, text)
+		if l := next(); l.Text != strings.TrimSuffix(text, "\n") {
+			t.Errorf("got %+v", l)
+		}
 	}
 	if err := unix.EpollCtl(s.reactor.epollFD(), unix.EPOLL_CTL_DEL, s.fd, nil); err != nil {
 		t.Fatal(err)
 	}
-	write(t, stdout, "again\n")
+	write(t, stdout, "\nagain\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[polled again]" || len(told) > 0 {
+	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[polled password:  again]" || len(told) > 0 {
 		t.Errorf("lines = %q, told %d times more", got, len(told))
+	}
+}
+
+// The pipes of runs that have ended do not count against the budget for enlarged pipes.
+func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
+	p := newPlane(t, Config{})
+	for run := range 2 * maxPipeBytes / grownPipe {
+		c, err := p.Open(Options{Program: "web", Run: uint64(run), To: ToNone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range c.list() {
+			if s.enlarge(); s.credit == 0 {
+				t.Fatalf("the pipes of run %d cannot be enlarged", run)
+			}
+		}
+		if run%2 == 0 {
+			c.Started(4242) // no process has the pipes, so they end at once
+		} else {
+			c.Abandon()
+		}
+		<-c.Done()
+	}
+	if n := p.pipeBytes.Load(); n != 0 {
+		t.Errorf("%d bytes still count", n)
 	}
 }
 

@@ -46,10 +46,12 @@ type fileSink struct {
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
 	lineBytes int  // length of the unfinished line at the end, up to Options.MaxLine
-	known     bool // it was opened before
+	known     bool // the end of its text, if it has some, was written by this sink
 	failing   bool
 	begun     time.Time // when the file was begun, for rotation by time
 	due       time.Time // when rotation by time is due; zero: never
+	planned   *Options  // what due was computed from
+	retryAt   time.Time // when a rotation that was refused is tried again; zero: the last one was not
 	timer     *time.Timer
 	expired   *atomic.Bool // whether the timer has fired; a new one for each timer
 }
@@ -184,13 +186,19 @@ func (f *fileSink) noteFile(gen *generation) {
 	}
 }
 
-// refresh closes a file that has lost its name or that must be reopened, and rotates a file whose
-// time has come.
+// refresh closes a file that has lost its name or its text or that must be reopened, and rotates a
+// file whose time has come.
 func (f *fileSink) refresh() {
 	if f.wantReopen.Swap(false) && f.moved() || f.vanished() {
 		f.abandon()
 	}
-	if f.file == nil || f.due.IsZero() {
+	if f.file == nil {
+		return
+	}
+	if f.options.Load() != f.planned {
+		f.schedule(f.begun) // a newer run may have other times
+	}
+	if f.due.IsZero() {
 		return
 	}
 	switch now := time.Now(); {
@@ -217,6 +225,7 @@ func (f *fileSink) schedule(begun time.Time) {
 		f.timer.Stop()
 		f.timer = nil
 	}
+	f.planned = f.options.Load()
 	if f.size == 0 {
 		f.due = time.Time{}
 		return
@@ -224,9 +233,12 @@ func (f *fileSink) schedule(begun time.Time) {
 	if now := time.Now(); begun.After(now) {
 		begun = now
 	}
-	f.begun, f.due = begun, nextRotation(f.options.Load(), begun)
+	f.begun, f.due = begun, nextRotation(f.planned, begun)
 	if f.due.IsZero() {
 		return
+	}
+	if f.due.Before(f.retryAt) {
+		f.due = f.retryAt
 	}
 	expired := new(atomic.Bool)
 	f.expired = expired
@@ -252,7 +264,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	if err := f.open(); err != nil {
 		return b, err
 	}
-	limit := f.options.Load().MaxBytes
+	limit := f.maxBytes()
 	for len(b) > 0 {
 		cut := len(b)
 		if limit > 0 {
@@ -265,6 +277,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 			if err := f.rotate(); err != nil {
 				return b, err
 			}
+			limit = f.maxBytes() // another one if the file could not be renamed
 			continue
 		}
 		n, err := f.append(b[:cut])
@@ -277,6 +290,14 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// maxBytes is the size above which the file is rotated; 0 is no limit.
+func (f *fileSink) maxBytes() int64 {
+	if time.Now().Before(f.retryAt) {
+		return 0
+	}
+	return f.options.Load().MaxBytes
 }
 
 // judge reports the first failure and the recovery.
@@ -294,7 +315,7 @@ func (f *fileSink) append(b []byte) (int, error) {
 	n, err := f.file.Write(b)
 	first := f.size == 0 && n > 0
 	f.size += int64(n)
-	if first && f.options.Load().rotatesByTime() {
+	if first {
 		f.schedule(time.Now())
 	}
 	if n > 0 {
@@ -337,20 +358,19 @@ func (f *fileSink) open() error {
 }
 
 // adopt makes an open file the current one. A file that was closed for a while is still the same
-// generation.
+// generation, unless it was truncated meanwhile.
 func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
-	same := f.gen != nil && f.gen.ino == inode(info)
+	same := f.gen != nil && f.gen.ino == inode(info) && info.Size() >= f.size
 	f.file, f.size = file, info.Size()
 	if !same {
 		if f.gen != nil {
-			f.gen.retire("") // a tool has moved it away while it was closed
+			f.gen.retire("") // a tool has moved it away or truncated it while it was closed
 		}
 		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
+		f.known = false
 	}
 	f.current.Store(f.gen)
-	if f.options.Load().rotatesByTime() {
-		f.schedule(begun(file, info))
-	}
+	f.schedule(begun(file, info))
 	f.gen.mu.Lock()
 	f.gen.file, f.gen.path = file, f.path
 	f.gen.mu.Unlock()
@@ -376,8 +396,8 @@ func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
 	return nil
 }
 
-// endOldLine ends a line that an earlier agentinit left unfinished at the end of the file. For this
-// agentinit's own unfinished lines, the queue does that.
+// endOldLine ends a line that an earlier agentinit, or a tool that has truncated the file, left
+// unfinished at the end of the file. For this agentinit's own unfinished lines, the queue does that.
 func (f *fileSink) endOldLine() error {
 	if f.size == 0 || f.known {
 		return nil
@@ -405,7 +425,8 @@ func (f *fileSink) moved() bool {
 	return err != nil || pathErr != nil || !os.SameFile(is, at)
 }
 
-// vanished tells whether the open file has lost its name.
+// vanished tells whether the open file has lost its name, or was truncated in its place (the
+// copytruncate of logrotate). What the rings know about a truncated file does not hold for its new text.
 func (f *fileSink) vanished() bool {
 	if f.file == nil {
 		return false
@@ -415,7 +436,7 @@ func (f *fileSink) vanished() bool {
 		return true
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Nlink == 0
+	return ok && st.Nlink == 0 || info.Mode().IsRegular() && info.Size() < f.size
 }
 
 // close closes the file, which keeps its name.
@@ -449,11 +470,20 @@ func (f *fileSink) closeFile() {
 	f.file = nil
 }
 
+// rotate gives the file its archive name and begins the next file. A file that cannot be renamed
+// (its directory is not writable, or it is a mount point) grows on, because its lines must not be
+// lost for that.
 func (f *fileSink) rotate() error {
 	name, err := f.archive.shift()
 	if err != nil {
-		return err
+		if f.retryAt.IsZero() {
+			f.report(err)
+		}
+		f.retryAt = time.Now().Add(retryMost)
+		f.schedule(f.begun)
+		return nil
 	}
+	f.retryAt = time.Time{}
 	if name == "" || f.options.Load().Backups == 0 {
 		f.abandon()
 	} else {

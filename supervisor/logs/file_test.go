@@ -180,6 +180,61 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	}
 }
 
+// A tool truncates the file in its place: to nothing, in the middle of a line, and between two runs.
+// Readers get every later line, and the file rotates by its new size.
+func TestFileTruncatedInItsPlace(t *testing.T) {
+	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {
+		path := filepath.Join(t.TempDir(), "web.log")
+		p := newPlane(t, Config{})
+		o := Options{Program: "web", To: ToFile, Path: path, MaxBytes: 1000, Backups: -1, Rate: rate}
+		c, stdout, stderr := open(t, p, o)
+		next, stop := pull(p, context.Background(), Query{Follow: true})
+		n := 0
+		say := func(lines int) (text string) {
+			for range lines {
+				n++
+				line := fmt.Sprintf("line %02d %s", n, strings.Repeat("x", 50))
+				write(t, stdout, line+"\n")
+				if l := next(); l.Text != line {
+					t.Errorf("%s: line %d is read as %q", name, n, l.Text)
+				}
+				flush(t, p)
+				text += line + "\n"
+			}
+			return text
+		}
+		truncate := func(size int64) {
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		say(15)
+		truncate(0)
+		want := say(10)
+		truncate(30)
+		want = want[:30] + "\n" + say(10)
+		if got := readLog(t, path); got != want {
+			t.Errorf("%s: the file has %q, want %q", name, got, want)
+		}
+		if got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"; rate == (Rate{}) && got != want {
+			t.Errorf("%s: memory and files have %q, want %q", name, got, want)
+		}
+		stop()
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		flush(t, p)
+		truncate(0)
+		o.Run = 2
+		capture(t, p, o, "last\n")
+		if got := texts(all(p, Query{Run: 2})); !slices.Equal(got, []string{"last"}) {
+			t.Errorf("%s: the last run is read as %q", name, got)
+		}
+		if names, _ := archives(t, path); len(names) > 0 {
+			t.Errorf("%s: %v were rotated, although no file was above the limit", name, names)
+		}
+	}
+}
+
 // The files of all programs are reopened, although no tool has moved this one away.
 func TestReopenedFileInItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
@@ -329,24 +384,28 @@ func TestFileThatFailsForLong(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+	flush(t, p) // tries again now
 	capture(t, p, Options{Program: "web", Path: path}, "again\n")
 	got := readLog(t, path)
 	if !strings.HasPrefix(text, got[:100_000]) || !strings.HasSuffix(got, "again\n") {
 		t.Errorf("the file ends with %q", got[len(got)-100:])
 	}
-	// If agentinit tries the file again meanwhile, there is room for a moment, and the file gets a mark
-	// for what was dropped until then.
-	var said uint64
-	for _, m := range regexp.MustCompile(`agentinit: (\d+) bytes? of output dropped: this file`).FindAllStringSubmatch(got, -1) {
+	if said := markedIn(t, got); said != lost {
+		t.Errorf("the file says that %d bytes are missing, not %d", said, lost)
+	}
+}
+
+// markedIn adds up what a log file says was dropped.
+func markedIn(t *testing.T, text string) (dropped uint64) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`agentinit: (\d+) bytes? of output dropped: this file`).FindAllStringSubmatch(text, -1) {
 		n, err := strconv.ParseUint(m[1], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		said += n
+		dropped += n
 	}
-	if said != lost {
-		t.Errorf("the file says that %d bytes are missing, not %d", said, lost)
-	}
+	return dropped
 }
 
 // Each new manifest may have other paths. A path without a writer is forgotten, unless its file
@@ -488,6 +547,126 @@ func TestArchiveNamesGrow(t *testing.T) {
 	}
 	if names, _ := archives(t, path); len(names) != 3 {
 		t.Errorf("names = %v", names)
+	}
+}
+
+// After a change of the manifest, the next run has its new times of rotation, whether another program
+// has kept the file open or not. No time of the run before remains.
+func TestANewerRunHasOtherTimesOfRotation(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		before, now Options
+		rotations   int
+	}{
+		{"by age no more", Options{Every: time.Hour}, Options{}, 0},
+		{"daily no more", Options{At: "00:40"}, Options{}, 0}, // the clock of a bubble begins at midnight
+		{"by age now", Options{}, Options{Every: time.Hour}, 1},
+		{"sooner", Options{Every: 24 * time.Hour}, Options{Every: time.Hour}, 1},
+		{"later", Options{Every: time.Hour}, Options{Every: 24 * time.Hour}, 0},
+	} {
+		for _, shared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, shared %v", tt.name, shared), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					path := filepath.Join(t.TempDir(), "log")
+					tt.before.Path, tt.before.Backups, tt.now.Path, tt.now.Backups = path, -1, path, -1
+					p := newPlane(t, Config{})
+					s := &stream{program: &programLog{}, kind: Stdout}
+					f := p.openFile(tt.before, Stdout)
+					put := func(text string) {
+						f.put(s, []byte(text), len(text))
+						synctest.Wait()
+					}
+					put("one\n")
+					time.Sleep(30 * time.Minute)
+					if !shared {
+						p.release(f)
+						synctest.Wait()
+					}
+					p.openFile(tt.now, Stdout)
+					time.Sleep(2 * time.Hour)
+					for range 3 {
+						put("two\n")
+					}
+					names, contents := archives(t, path)
+					if len(names) != tt.rotations {
+						t.Errorf("rotated files %v", names)
+					}
+					if got := strings.Join(contents, "") + readLog(t, path); got != "one\ntwo\ntwo\ntwo\n" {
+						t.Errorf("the files have %q", got)
+					}
+					for f.refs > 0 {
+						p.release(f)
+					}
+					synctest.Wait()
+				})
+			})
+		}
+	}
+}
+
+// A file that cannot be renamed grows on. That is reported once, and the rotation is tried again
+// later, until it succeeds. The test makes the kernel refuse by a directory with the name that the
+// rotated file is to get.
+func TestRotationThatIsRefused(t *testing.T) {
+	for name, o := range map[string]Options{"size": {MaxBytes: 100}, "time": {Every: time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			o.Path, o.Backups = filepath.Join(t.TempDir(), "log"), -1
+			wait := max(o.Every, time.Second) // until the next rotation
+			reports := make(chan error, 100)
+			p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+			s := &stream{program: &programLog{}, kind: Stdout}
+			f := p.openFile(o, Stdout)
+			line := strings.Repeat("x", 59) + "\n"
+			lines := 0
+			put := func(after time.Duration) {
+				time.Sleep(after)
+				synctest.Wait()
+				lines++
+				f.put(s, []byte(line), len(line))
+				synctest.Wait()
+			}
+			refuse := func(after time.Duration) {
+				obstacle := o.Path + "." + time.Now().Add(after).UTC().Format(archiveLayout)
+				if err := os.Mkdir(obstacle, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				put(after)
+				if err := os.Remove(obstacle); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check := func(when string, rotated, reported int) {
+				t.Helper()
+				names, contents := archives(t, o.Path)
+				if len(names) != rotated || len(reports) != reported {
+					t.Errorf("%s, %s: rotated files %v, %d reports", name, when, names, len(reports))
+				}
+				if got := strings.Join(contents, "") + readLog(t, o.Path); got != strings.Repeat(line, lines) {
+					t.Errorf("%s, %s: the files have %d bytes of %d lines", name, when, len(got), lines)
+				}
+			}
+			put(0)
+			put(wait)
+			check("at first", 1, 0)
+			refuse(wait)
+			for range 20 {
+				put(time.Millisecond)
+			}
+			check("refused", 1, 1)
+			refuse(retryMost - 20*time.Millisecond)
+			check("refused again", 1, 1)
+			put(retryMost)
+			check("possible again", 2, 1)
+			refuse(wait)
+			check("refused later", 2, 2)
+			for range 2 {
+				if err := <-reports; err == nil || !strings.Contains(err.Error(), "cannot rotate") {
+					t.Errorf("%s: the report is %v", name, err)
+				}
+			}
+			p.release(f)
+			synctest.Wait()
+		})
 	}
 }
 

@@ -29,8 +29,9 @@ type Config struct {
 	FlushAfter time.Duration
 
 	// OnTrouble is called once with an error when a destination begins to fail, and once with nil
-	// when it works again. It is also called once when rotated files cannot be tidied. program is
-	// "" for the console. OnTrouble is called from the package's goroutines and must not block.
+	// when it works again. It is also called once when a file cannot be rotated, and once when
+	// rotated files cannot be tidied. program is "" for the console. OnTrouble is called from the
+	// package's goroutines and must not block.
 	OnTrouble func(program string, err error)
 }
 

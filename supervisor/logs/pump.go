@@ -84,7 +84,7 @@ func (q *queue) sendBack() []*stream {
 	for _, s := range streams {
 		s.pumped = false
 	}
-	return append(streams, q.waiters...)
+	return streams
 }
 
 // takeOff records that a block is being written. If the write hangs, its program then waits no
@@ -136,8 +136,11 @@ func (q *queue) look() {
 	}
 	fl.detached, q.stalled = true, true
 	fl.stream.pumped = false
-	streams := append(q.sendBack(), fl.stream)
+	streams := append(append(q.sendBack(), q.waiters...), fl.stream)
 	q.waiters = nil
+	if carry := &fl.stream.frame.carry; len(*carry) == 0 {
+		*carry = nil // its array may have the block, which is still being written
+	}
 	// The pump cannot call land before mu is free, so the block is still unchanged.
 	fl.stream.store(fl.blk, fl.begun)
 	fl.stored = fl.stream.stored

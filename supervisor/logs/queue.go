@@ -12,7 +12,9 @@ import (
 // most limit bytes wait in it, and at most as many are being written. When it is full, it holds
 // streams for at most hold. If no data has moved by then, the queue is stalled: it drops new data
 // until a batch is taken in less time than hold. So a slow reader does not hold programs again and
-// again. Its goroutine runs only while there is data to write.
+// again. Neither does a destination that fails: until it has taken what was kept for it, this data
+// takes up its room, the hold is not begun again, and a stall does not end. The queue's goroutine
+// runs only while there is data to write.
 type queue struct {
 	limit int
 	hold  time.Duration
@@ -47,7 +49,8 @@ type queue struct {
 
 	ready   []*stream // streams to be pumped
 	flight  flight    // the block that pump is writing
-	kept    bool      // pending begins with bytes that write has kept
+	kept    bool      // write has kept bytes and has not taken them yet
+	tried   int       // bytes that write has kept and that it is trying now
 	retry   time.Duration
 	retryAt *time.Timer
 }
@@ -140,7 +143,7 @@ func (s shares) lose(lost, size int) {
 func (q *queue) admit(s *stream) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.stalled || len(q.pending) < q.limit {
+	if q.stalled || len(q.pending)+q.tried < q.limit {
 		return true
 	}
 	q.waiters = append(q.waiters, s)
@@ -178,7 +181,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 		// admit has allowed this batch; only the ends of streams come without admit.
 		limit = 2 * q.limit
 	}
-	if len(q.pending) >= limit {
+	if len(q.pending)+q.tried >= limit {
 		q.dropped += uint64(len(batch))
 		return false
 	}
@@ -256,21 +259,21 @@ func (q *queue) run() {
 		lost, kept := q.write(batch)
 		q.slow = time.Since(begin) > q.hold
 		if kept > 0 {
-			q.keep(batch, kept)
+			resume(q.keep(batch, kept))
 			continue
 		}
 		q.writing.lose(lost, len(batch))
 		clear(q.writing)
 		q.mu.Lock()
-		q.kept, q.retry = false, 0
+		q.kept, q.tried, q.retry = false, 0, 0
 		q.spare = batch[:0]
 		q.mu.Unlock()
 	}
 }
 
 // keep puts the last kept bytes of a batch back in front of the newer data. They are tried again
-// after a while, or at the next flush.
-func (q *queue) keep(batch []byte, kept int) {
+// after a while, or at the next flush. If some were taken, there may be room for streams that wait.
+func (q *queue) keep(batch []byte, kept int) (waiters []*stream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	rest := batch[len(batch)-kept:]
@@ -281,7 +284,12 @@ func (q *queue) keep(batch []byte, kept int) {
 		q.share(counter, (raw*kept+len(batch)-1)/len(batch))
 	}
 	clear(q.writing)
+	q.tried = 0
 	q.keepTrying()
+	if len(q.pending) < q.limit {
+		waiters, q.waiters = q.waiters, nil
+	}
+	return waiters
 }
 
 // keepTrying makes the queue try again later. The caller holds mu.
@@ -294,21 +302,23 @@ func (q *queue) keepTrying() {
 	q.retryAt = time.AfterFunc(q.retry, q.kick)
 }
 
-// take swaps the buffers. A stall ends when a batch is taken in time.
+// take swaps the buffers. If the batch before was written, the streams that wait go on, and a stall
+// ends if that took less time than hold.
 func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kept && !q.again {
-		// The streams wait here for admit, or continue without the file.
 		waiters = q.sendBack()
 		q.running, q.slow = false, false
 		q.wake()
 		return nil, nil, waiters, true
 	}
+	if !q.kept {
+		q.stalled = q.stalled && q.slow
+		waiters = q.goOn()
+	}
 	if len(q.pending) == 0 && !q.again && len(q.ready) > 0 {
 		s, q.ready = q.ready[0], q.ready[1:]
-		q.stalled = q.stalled && q.slow
-		waiters, q.waiters = q.waiters, nil
 		return nil, s, waiters, false
 	}
 	if len(q.pending) == 0 && !q.again {
@@ -317,7 +327,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		recycle(q.spare)
 		q.pending, q.spare, q.ready, q.pieces, q.taken = nil, nil, nil, nil, nil
 		q.wake()
-		return nil, nil, nil, true
+		return nil, nil, waiters, true
 	}
 	if q.retryAt != nil {
 		q.retryAt.Stop()
@@ -326,14 +336,22 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 	batch, q.pending, q.spare = q.pending, q.spare, nil
 	q.taken, q.pieces = q.pieces, q.taken[:0]
 	q.shares, q.writing = q.writing, q.shares
+	q.again = false
+	if q.kept {
+		q.tried = len(batch)
+	}
+	return batch, nil, waiters, false
+}
+
+// goOn ends the hold of the streams that wait, and returns them. The caller holds mu.
+func (q *queue) goOn() (waiters []*stream) {
 	waiters, q.waiters = q.waiters, nil
-	q.stalled, q.again = q.stalled && q.slow, false
 	q.epoch++
 	if q.timer != nil {
 		q.timer.Stop()
 		q.timer = nil
 	}
-	return batch, nil, waiters, false
+	return waiters
 }
 
 // wake wakes the callers that wait in flush. The caller holds mu.

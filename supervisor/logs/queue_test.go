@@ -1,11 +1,22 @@
 package logs
 
 import (
+	"bytes"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// resumed tells whether a queue has resumed a stream that it held.
+func resumed(s *stream) bool {
+	s.reactor.mu.Lock()
+	defer s.reactor.mu.Unlock()
+	was := len(s.reactor.posted) > 0
+	s.reactor.posted = nil
+	return was
+}
 
 // A slow reader delays a program once and not for every batch. When the reader is quick again, the
 // program waits for it again.
@@ -20,18 +31,11 @@ func TestSlowReaderHoldsOnce(t *testing.T) {
 		}
 		s := &stream{program: &programLog{}, kind: Stdout, reactor: &reactor{wake: -1}}
 		line := []byte("0123456789\n")
-		resumed := func() bool {
-			s.reactor.mu.Lock()
-			defer s.reactor.mu.Unlock()
-			was := len(s.reactor.posted) > 0
-			s.reactor.posted = nil
-			return was
-		}
 		held, lost := 0, 0
 		print := func() {
 			if !q.admit(s) {
 				held++
-				for !resumed() {
+				for !resumed(s) {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -62,4 +66,83 @@ func TestSlowReaderHoldsOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A file that fails, with or without taking some bytes at each attempt, delays a program once until
+// it works again. What fits the queue is not lost, the queue does not grow, and the rest is counted.
+func TestFailingFileHoldsOnce(t *testing.T) {
+	for _, some := range []int{0, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var failing atomic.Bool
+			var file bytes.Buffer
+			const limit = 1 << 10
+			q := &queue{
+				limit: limit, hold: fileHold, mark: fileMark,
+				write: func(b []byte) (int, int) {
+					n := len(b)
+					if failing.Load() {
+						n = min(n, some)
+					}
+					file.Write(b[:n])
+					return 0, len(b) - n
+				},
+			}
+			s := &stream{program: &programLog{}, kind: Stdout, reactor: &reactor{wake: -1}}
+			line := strings.Repeat("x", 63) + "\n"
+			printed, lost := 0, 0
+			var held time.Duration
+			print := func() {
+				begin := time.Now()
+				for !q.admit(s) {
+					for !resumed(s) {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				held += time.Since(begin)
+				if q.put(s, []byte(line), len(line)) {
+					printed += len(line)
+				} else {
+					lost += len(line)
+				}
+				synctest.Wait()
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				if n := len(q.pending); n > limit+2*len(line)+len(fileMark(1e9)) {
+					t.Fatalf("%d bytes wait", n)
+				}
+			}
+			for trouble := range 2 {
+				failing.Store(true)
+				for range limit / len(line) {
+					print()
+				}
+				if held > 0 || lost > 0 {
+					t.Errorf("trouble %d: held for %v and %d bytes lost while there was room", trouble, held, lost)
+				}
+				for begin := time.Now(); time.Since(begin) < 2*time.Minute; time.Sleep(10 * time.Millisecond) {
+					print()
+				}
+				if held.Round(time.Second) != fileHold || lost == 0 {
+					t.Errorf("trouble %d: held for %v, %d bytes lost", trouble, held, lost)
+				}
+				failing.Store(false)
+				if err := q.flush(t.Context()); err != nil {
+					t.Error(err)
+				}
+				held = 0
+				for range 100 {
+					print()
+				}
+				if held > 0 || !q.atRest() {
+					t.Errorf("trouble %d: held for %v after it", trouble, held)
+				}
+				got := file.String()
+				if n := strings.Count(got, line); n*len(line) != printed || markedIn(t, got) != uint64(lost) {
+					t.Errorf("trouble %d: the file has %d of %d bytes and says that %d of %d are missing", trouble, n*len(line), printed, markedIn(t, got), lost)
+				}
+				file.Reset()
+				printed, lost = 0, 0
+			}
+		})
+	}
 }

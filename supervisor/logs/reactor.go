@@ -207,12 +207,7 @@ func (r *reactor) poll(s *stream, why error) {
 	}
 	buf := readBuffers.Get().(*[readSize]byte)
 	defer readBuffers.Put(buf)
-	n, open := s.read(buf[:])
-	switch {
-	case n > 0 && !s.consume(buf[:n], false): // resume tries again to watch it
-	case !open:
-		r.finish(s)
-	default:
+	if r.serve(s, buf[:]) {
 		time.AfterFunc(pollEvery, func() { r.post(command{op: opAdd, stream: s}) })
 	}
 }
@@ -262,25 +257,31 @@ func (r *reactor) unregister(s *stream) {
 	_ = unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_DEL, s.fd, nil)
 }
 
-// readable reads once, so that a program with much output does not keep the others waiting.
+// readable serves a stream that has output, or hands it to the pump.
 func (r *reactor) readable(s *stream, buf []byte) {
 	if s.queue != nil && s.queue.offer(s) {
 		return
 	}
+	if r.serve(s, buf) && s.queue != nil {
+		r.add(s)
+	}
+}
+
+// serve reads once, so that a program with much output does not keep the others waiting. False means
+// that the stream has ended, or that its sink holds it and will resume it.
+func (r *reactor) serve(s *stream, buf []byte) bool {
 	n, open := s.read(buf)
 	if n > 0 && !s.consume(buf[:n], false) {
 		// EPOLLHUP cannot be masked, so a held stream leaves the epoll set.
 		r.unregister(s)
-		return
+		return false
 	}
 	if !open {
 		r.finish(s)
-		return
+		return false
 	}
 	r.expectRest(s)
-	if s.queue != nil {
-		r.add(s)
-	}
+	return true
 }
 
 // expectRest remembers a stream with an unfinished line. If no more text follows, the line is

@@ -2,8 +2,6 @@ package logs
 
 import "time"
 
-func (o *Options) rotatesByTime() bool { return o.Every > 0 || o.At != "" }
-
 // nextRotation tells when a file with that begin must be rotated, by its age or the time of day;
 // the zero time means never. An invalid time of day means never.
 func nextRotation(o *Options, begun time.Time) (due time.Time) {
