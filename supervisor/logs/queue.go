@@ -366,7 +366,7 @@ func (q *queue) wake() {
 // is tried once more.
 func (q *queue) flush(ctx context.Context) error {
 	q.mu.Lock()
-	if q.kept && !q.running {
+	if q.kept { // also if an attempt is under way: it may have begun before the caller mended something
 		q.again = true
 		q.start()
 	}
