@@ -24,9 +24,10 @@ func newLogs(c *cli) *cobra.Command {
 		Long: `Show what programs print, all of them without a NAME.
 
 agentinit keeps the newest output of each program. With -n all, --since or
---until, and with -n when more lines are wanted than it keeps, the log files of
-the programs that run are read as well, rotated and compressed ones too. Lines
-from before agentinit started carry the time at which their file was rotated.
+--until, and with -n when more lines are wanted than it keeps, the log files are
+read as well, rotated and compressed ones too, of the programs that have run
+since agentinit started. Lines from before that carry the time at which their
+file was rotated.
 
 One program's lines come as they are, those of several in the order in which
 they were read, with the name in front. Control characters are shown as escapes,

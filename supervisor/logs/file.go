@@ -74,16 +74,17 @@ func isConsolePath(path string) bool {
 }
 
 // openFile returns the sink of a path. If programs share a path, the options of the newest run
-// apply. A sink stays known after its file was closed, so that a path never has two writers. A sink
-// without work is forgotten when another path is opened.
+// apply. A sink stays known after its file was closed, so that a path never has two writers, and so
+// that the files of a program that has ended can be read.
 func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	path := filepath.Clean(o.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.files[path]
 	if f == nil {
-		if p.unused > 0 { // to check every file at each open would take too long
+		if len(p.files) >= p.sweepAt { // to check every file at each open would take too long
 			p.sweep()
+			p.sweepAt = max(2*len(p.files), leastSweep)
 		}
 		f = &fileSink{plane: p, path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
@@ -91,8 +92,8 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 		f.queue = &queue{limit: queueLimit, hold: p.fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
 	}
-	if f.refs == 0 && f.options.Load() != nil {
-		p.unused--
+	if pl := p.programs[o.Program]; pl != nil {
+		pl.files[kind-1] = f
 	}
 	f.refs++
 	f.kind = kind
@@ -102,15 +103,21 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	return f
 }
 
-// sweep forgets the sinks that no program uses, that have no work left or planned, and that have no
-// trouble to report to a program that comes back. The caller holds mu, so nothing can give them new work.
+// leastSweep is how many sinks are known at least before some are forgotten.
+const leastSweep = 64
+
+// sweep forgets the sinks that no program uses or has used last, that have no work left or planned, and
+// that have no trouble to report to a program that comes back. The caller holds mu, so nothing can give
+// them new work.
 func (p *Plane) sweep() {
-	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
-		if f.refs != 0 || !f.queue.atRest() || f.failing || !f.archive.atRest() {
-			return false
+	last := map[*fileSink]bool{}
+	for _, pl := range p.programs {
+		for _, f := range pl.files {
+			last[f] = true
 		}
-		p.unused--
-		return true
+	}
+	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
+		return !last[f] && f.refs == 0 && f.queue.atRest() && !f.failing && f.archive.atRest()
 	})
 }
 
@@ -122,7 +129,6 @@ func (p *Plane) release(f *fileSink) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f.refs--; f.refs == 0 {
-		p.unused++
 		f.wantClose.Store(true)
 		f.queue.kick()
 	}

@@ -408,8 +408,8 @@ func markedIn(t *testing.T, text string) (dropped uint64) {
 	return dropped
 }
 
-// Each new manifest may have other paths. A path without a writer is forgotten, unless its file
-// must still report a loss.
+// Each new manifest may have other paths. A path without a writer is forgotten in time, unless its file
+// must still report a loss or is the newest of a program, which can then be read.
 func TestPathsOfThePastAreForgotten(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.log")
@@ -420,13 +420,30 @@ func TestPathsOfThePastAreForgotten(t *testing.T) {
 	used := filepath.Join(dir, "used.log")
 	c, stdout, stderr := open(t, p, Options{Program: "used", To: ToFile, Path: used})
 	capture(t, p, Options{Program: "bad", Path: bad}, "lost\n")
-	for i := range 20 {
+	p.Remove("bad")
+	ended := filepath.Join(dir, "ended.log")
+	capture(t, p, Options{Program: "ended", Path: ended}, "done\n")
+	paths := 0
+	newPaths := func() {
+		for range 2 * leastSweep {
+			settle(t, p)
+			path := filepath.Join(dir, fmt.Sprint(paths, ".log"))
+			paths++
+			capture(t, p, Options{Program: "web", Path: path}, "unfinished")
+		}
 		settle(t, p)
-		path := filepath.Join(dir, fmt.Sprint(i, ".log"))
-		capture(t, p, Options{Program: "web", Path: path}, "unfinished")
+		if n := len(p.files); n > leastSweep {
+			t.Errorf("%d files are known", n)
+		}
 	}
-	if n := len(p.files); n != 3 {
-		t.Errorf("%d files are known: %v", n, p.files)
+	newPaths()
+	if p.files[ended] == nil || p.files[bad] == nil || p.files[used] == nil {
+		t.Errorf("known are %v", p.files)
+	}
+	p.Remove("ended")
+	newPaths()
+	if p.files[ended] != nil {
+		t.Error("the file of a program that was removed is known for ever")
 	}
 	first := filepath.Join(dir, "0.log")
 	capture(t, p, Options{Program: "web", Path: first}, "again\n")

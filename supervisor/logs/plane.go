@@ -74,7 +74,7 @@ type Plane struct {
 	programs map[string]*programLog
 	leaving  []*programLog // removed, but a reader may want their lines; oldest first
 	files    map[string]*fileSink
-	unused   int // files that no program uses
+	sweepAt  int // how many files are known when some are forgotten
 	reactors []*reactor
 	nextUp   int
 	closed   bool

@@ -21,6 +21,8 @@ type programLog struct {
 	subs    []*Subscription
 	readers int  // how many know the program and may not have all its lines yet
 	removed bool // by Plane.Remove
+
+	files [2]*fileSink // the newest of each stream; Plane.mu guards it
 }
 
 // program returns the log of a program. It makes one if there is none.

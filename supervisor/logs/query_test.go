@@ -415,6 +415,7 @@ func TestFileIsForgottenBetweenRuns(t *testing.T) {
 			}
 		}
 		p.mu.Lock()
+		p.programs["web"].files = [2]*fileSink{} // as if it had used another file since
 		p.sweep()
 		left := len(p.files)
 		p.mu.Unlock()
