@@ -124,6 +124,7 @@ func TestFailedWriteIsMadeUpFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // a subscription made during the dial may be sent twice, which is harmless
 		w := newWorld(t)
 		w.own, w.key, w.friend, w.disk.broken = own, own, friend, errors.New("no space left on device")
 		m := w.open(t)
