@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 			rtSigaction(sig, &act, nil)
 		}
 		queue(syscall.SIGSEGV, siQueue, 0, 0)
+		<-time.After(20 * time.Second) // another thread may get the signal, and later
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
