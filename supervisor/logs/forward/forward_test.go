@@ -368,24 +368,30 @@ func TestRefusedAnswersAreFinal(t *testing.T) {
 	}
 }
 
-// frames reads messages with the octet counting of RFC 6587.
+// frame reads a message with the octet counting of RFC 6587. A number that is none is a
+// *strconv.NumError.
+func frame(in *bufio.Reader) ([]byte, error) {
+	size, err := in.ReadString(' ')
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(size))
+	if err != nil {
+		return nil, err
+	}
+	message := make([]byte, n)
+	_, err = io.ReadFull(in, message)
+	return message, err
+}
+
 func frames(t *testing.T, conn net.Conn, n int) (out []string) {
 	t.Helper()
 	in := bufio.NewReader(conn)
 	for range n {
-		size, err := in.ReadString(' ')
+		message, err := frame(in)
 		if err != nil {
 			t.Error(err)
 			return out
-		}
-		count, err := strconv.Atoi(strings.TrimSpace(size))
-		if err != nil {
-			t.Error(err)
-			return out
-		}
-		message := make([]byte, count)
-		if _, err := io.ReadFull(in, message); err != nil {
-			t.Error(err)
 		}
 		out = append(out, string(message))
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -130,16 +129,11 @@ func (r *slowReceiver) connections() error {
 // frames reads until the connection breaks off, maybe within a message.
 func (r *slowReceiver) frames(in *bufio.Reader) (end bool, err error) {
 	for {
-		size, err := in.ReadString(' ')
-		if err != nil {
-			return false, nil
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(size))
-		if err != nil {
+		message, err := frame(in)
+		if number := new(strconv.NumError); errors.As(err, &number) {
 			return false, err
 		}
-		message := make([]byte, n)
-		if _, err := io.ReadFull(in, message); err != nil {
+		if err != nil {
 			return false, nil
 		}
 		if r.take(message, " stdout - ") {
