@@ -32,7 +32,8 @@ file was rotated.
 One program's lines come as they are, those of several in the order in which
 they were read, with the name in front. Control characters are shown as escapes,
 so that a program cannot write to your terminal; --raw prints the bytes as the
-program wrote them. With --json every line has a cursor; --after shows the lines that follow it.`,
+program wrote them. With --json every line has a cursor; --after shows the lines
+that follow it.`,
 		Example: `  agentctl logs -f --program 'web*' --stream stderr
   agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
   agentctl logs web --previous -n 50`,

@@ -61,8 +61,8 @@ func Solid(ctx context.Context, configure SolidConfig) (*Server, error) {
 		}
 		return onFreePort(func(port int) (*Server, error) {
 			base := fmt.Sprintf("http://localhost:%d", port)
-			// With a quota, the server sums up all files for a body that nobody waits for. If a file goes
-			// meanwhile, node would end the server for this error, which concerns no request.
+			// With a quota, the server adds up the sizes of all its files, and nothing waits for the sum. If
+			// a file is deleted meanwhile, that fails, and node would end the server.
 			cmd := exec.Command(interpreter, "--unhandled-rejections=warn", filepath.Join(module, "bin", "server.js"), "-p", strconv.Itoa(port), "-b", base+"/",
 				"-c", config, "-f", filepath.Join(dir, "data"), "-l", "warn", "--mainModulePath", module)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests must not stop the server

@@ -195,7 +195,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 			add(line)
 		}
 	}
-	// The marks of losses after a line are upper bounds, and may say again what the forwarder knows.
+	// The mark of a loss may count too many lines, also some that the forwarder has counted already.
 	// But lines are numbered without gaps: no more are lost than numbers are missing.
 	if newest > f.received {
 		lost = min(lost, newest-min(known, newest))
