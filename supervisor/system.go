@@ -369,8 +369,8 @@ func (s *System) Forget(name string) {
 }
 
 // Usage returns what the program's processes of this run use now; Members is 0 if there are none.
-// CPU covers all runs.
-func (s *System) Usage(name string, run uint64) proc.Usage {
+// CPU covers all runs. For since see proc.Owner.Usage.
+func (s *System) Usage(name string, run uint64, since time.Time) proc.Usage {
 	// Read under one lock: a run that ends meanwhile may be missed for a moment, but is never
 	// counted twice.
 	s.mu.Lock()
@@ -378,7 +378,7 @@ func (s *System) Usage(name string, run uint64) proc.Usage {
 	s.mu.Unlock()
 	var u proc.Usage
 	if r != nil {
-		if now, err := s.cfg.Owner.Usage(r.proc.ID); err == nil {
+		if now, err := s.cfg.Owner.Usage(r.proc.ID, since); err == nil {
 			u = now
 		}
 	}
@@ -396,15 +396,15 @@ func (s *System) Bounds(name string, run uint64) []proc.Bound {
 	return nil
 }
 
-// Processes lists the living processes of a run, the leader first.
-func (s *System) Processes(name string, run uint64) []proc.Member {
+// Processes lists the living processes of a run, the leader first. For since see proc.Owner.Usage.
+func (s *System) Processes(name string, run uint64, since time.Time) []proc.Member {
 	s.mu.Lock()
 	r := s.runs[runKey{name, run}]
 	s.mu.Unlock()
 	if r == nil {
 		return nil
 	}
-	list, err := s.cfg.Owner.Tree(r.proc.ID)
+	list, err := s.cfg.Owner.Tree(r.proc.ID, since)
 	if err != nil {
 		return nil // the run has ended meanwhile
 	}

@@ -140,7 +140,7 @@ func TestRealPrograms(t *testing.T) {
 	if _, ok := b.sys.Owner(os.Getpid()); ok {
 		t.Error("we belong to a program")
 	}
-	if u := b.sys.Usage("after", after.Run); u.Members != 1 {
+	if u := b.sys.Usage("after", after.Run, time.Now()); u.Members != 1 {
 		t.Errorf("%+v", u)
 	}
 	b.await("limits", in(program.Running))
@@ -348,7 +348,7 @@ func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	}))
 	b.sup.Boot()
 	first := b.await("p", in(program.Running))
-	worked := b.sys.Usage("p", first.Run).CPU
+	worked := b.sys.Usage("p", first.Run, time.Now()).CPU
 	if worked == 0 {
 		t.Fatal("the work took no time")
 	}
@@ -356,14 +356,14 @@ func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := b.await("p", func(st Status) bool { return st.Run > first.Run && st.State == program.Running })
-	if u := b.sys.Usage("p", second.Run); u.CPU < worked || u.Members == 0 {
+	if u := b.sys.Usage("p", second.Run, time.Now()); u.CPU < worked || u.Members == 0 {
 		t.Errorf("the second run: %+v after %v", u, worked)
 	}
 	if err := b.sup.Stop(t.Context(), "p"); err != nil {
 		t.Fatal(err)
 	}
 	b.await("p", in(program.Stopped))
-	if u := b.sys.Usage("p", second.Run); u.CPU < worked || u.Members != 0 {
+	if u := b.sys.Usage("p", second.Run, time.Now()); u.CPU < worked || u.Members != 0 {
 		t.Errorf("after the stop: %+v after %v", u, worked)
 	}
 	if err := b.sup.Start(t.Context(), "p"); err != nil {
@@ -371,14 +371,14 @@ func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	}
 	third := b.await("p", in(program.Running))
 	b.sys.Forget("p")
-	if u := b.sys.Usage("p", third.Run); u.CPU >= worked {
+	if u := b.sys.Usage("p", third.Run, time.Now()); u.CPU >= worked {
 		t.Errorf("forgotten: %+v after %v", u, worked)
 	}
 	if err := b.sup.Stop(t.Context(), "p"); err != nil {
 		t.Fatal(err)
 	}
 	b.await("p", in(program.Stopped))
-	if u := b.sys.Usage("p", third.Run); u.CPU != 0 {
+	if u := b.sys.Usage("p", third.Run, time.Now()); u.CPU != 0 {
 		t.Errorf("a run that ended after that: %+v", u)
 	}
 }

@@ -104,16 +104,17 @@ func (s *System) vitals(rules program.Wedge, was string, run uint64) (name strin
 	for _, stream := range s.cfg.Logs.Stats(born) {
 		v.Output += stream.Bytes
 	}
+	now := time.Now()
 	if rules.Spinning > 0 {
-		if u, err := s.cfg.Owner.Usage(r.proc.ID); err == nil { // otherwise the program has ended
+		if u, err := s.cfg.Owner.Usage(r.proc.ID, now); err == nil { // otherwise the program has ended
 			v.CPU = u.CPU
 		}
-		v.Runnable = s.cfg.Owner.Runnable(r.proc.ID)
+		v.Runnable = s.cfg.Owner.Runnable(r.proc.ID, now)
 	}
 	if rules.Blocked <= 0 {
 		return name, v
 	}
-	for _, m := range s.Processes(name, run) {
+	for _, m := range s.Processes(name, run, now) {
 		if m.State == 'D' {
 			v.Blocked = append(v.Blocked, m.PID)
 		}

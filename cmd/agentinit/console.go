@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
@@ -103,9 +104,9 @@ func (b *box) consolePrograms() []console.Program {
 // programUsage reads what every program uses now.
 func (b *box) programUsage() []api.ProgramUsage {
 	snap := b.sup.Snapshot()
-	out := make([]api.ProgramUsage, len(snap.Programs))
+	out, now := make([]api.ProgramUsage, len(snap.Programs)), time.Now()
 	for i, p := range snap.Programs {
-		u := b.system.Usage(p.Name, p.Run)
+		u := b.system.Usage(p.Name, p.Run, now)
 		out[i] = api.ProgramUsage{
 			Name: p.Name, CPUSeconds: u.CPU.Seconds(), MemoryBytes: u.RSS, Processes: u.Members, Threads: u.Threads, OpenFiles: u.FDs,
 		}
@@ -143,7 +144,7 @@ var limitCounts = map[proc.BoundOf]string{
 // programProcesses lists the processes of a run.
 func (b *box) programProcesses(name string, run uint64) []api.Process {
 	out := []api.Process{}
-	for _, p := range b.system.Processes(name, run) {
+	for _, p := range b.system.Processes(name, run, time.Now()) {
 		out = append(out, api.Process{
 			PID: p.PID, PPID: p.PPID, Name: p.Name, State: string(p.State), CPUSeconds: p.CPU.Seconds(), MemoryBytes: p.RSS, Threads: p.Threads,
 		})

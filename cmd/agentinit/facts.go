@@ -82,7 +82,7 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 		})
 	}
 	snap := m.b.sup.Snapshot()
-	out := make([]probes.ProgramFacts, len(snap.Programs))
+	out, now := make([]probes.ProgramFacts, len(snap.Programs)), time.Now()
 	for i, p := range snap.Programs {
 		out[i] = probes.ProgramFacts{
 			Name: p.Name, State: p.State.String(), Restarts: p.Restarts, StartedAt: value(p.StartedAt), Logs: streams[p.Name],
@@ -95,7 +95,7 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 			out[i].LastExit = &status
 		}
 		out[i].Refused = refusedCalls(m.b.system.Refusals(p.Name))
-		u := m.b.system.Usage(p.Name, p.Run)
+		u := m.b.system.Usage(p.Name, p.Run, now)
 		out[i].CPUSeconds = u.CPU.Seconds()
 		if u.Members > 0 {
 			out[i].Usage = &probes.Usage{ResidentBytes: uint64(u.RSS), OpenFDs: u.FDs}

@@ -18,15 +18,15 @@ type Member struct {
 }
 
 // Tree lists the living members of a started process, the process itself first if it lives. Each
-// call reads /proc, which takes some microseconds for each member.
-func (o *Owner) Tree(id uint64) ([]Member, error) {
+// call reads /proc, which takes some microseconds for each member. For since see Usage.
+func (o *Owner) Tree(id uint64, since time.Time) ([]Member, error) {
 	p, err := o.lookup(id)
 	if err != nil {
 		return nil, err
 	}
 	page := int64(os.Getpagesize())
 	var out []Member
-	for _, t := range o.tree(p) {
+	for _, t := range o.treeSince(p, since) {
 		out = append(out, Member{
 			PID: t.pid, PPID: t.ppid, Name: Name(t.pid), State: t.state,
 			CPU: ticks(t.utime + t.stime), RSS: t.rssPages * page, Threads: t.threads,

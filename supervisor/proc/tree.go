@@ -323,7 +323,10 @@ type task struct {
 
 // tree lists the living members of p. Processes change during the listing. A caller that must have
 // them all stops them and lists again.
-func (o *Owner) tree(p *process) []task { return descend(o.rootsSince(p, time.Now())) }
+func (o *Owner) tree(p *process) []task { return o.treeSince(p, time.Now()) }
+
+// treeSince is tree with a listing of agentinit's children that began after since.
+func (o *Owner) treeSince(p *process, since time.Time) []task { return descend(o.rootsSince(p, since)) }
 
 // rootsSince lists those members of p that are agentinit's children: the process itself while it
 // lives, and the orphans of its tree. A listing of agentinit's children that began after since is

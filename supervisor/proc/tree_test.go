@@ -392,11 +392,11 @@ func TestUsage(t *testing.T) {
 	o := newOwner(t, Options{})
 	p := startTester(t, o, sh(bin+" memory 32; true"))
 	p.line(t)
-	u, err := o.Usage(p.ID)
+	u, err := o.Usage(p.ID, time.Now())
 	if err != nil || u.Members != 2 || u.RSS < 32<<20 || u.FDs < 6 && u.Blind == 0 || u.Threads < 2 {
 		t.Errorf("got %+v, %v", u, err)
 	}
-	tree, err := o.Tree(p.ID)
+	tree, err := o.Tree(p.ID, time.Now())
 	if err != nil || len(tree) != 2 || tree[0].PID != p.PID || tree[1].PPID != p.PID || tree[0].Name != "sh" || tree[1].Name != "testprog" ||
 		tree[1].RSS < 32<<20 || tree[1].Threads < 1 {
 		t.Errorf("got %+v, %v", tree, err)
@@ -407,10 +407,10 @@ func TestUsage(t *testing.T) {
 	if e := next(t, o, p.ID, Emptied); e.CPU < u.CPU {
 		t.Errorf("%v in the end, %v before", e.CPU, u.CPU)
 	}
-	if _, err := o.Usage(p.ID); !errors.Is(err, ErrNoProcess) {
+	if _, err := o.Usage(p.ID, time.Now()); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := o.Tree(p.ID); !errors.Is(err, ErrNoProcess) {
+	if _, err := o.Tree(p.ID, time.Now()); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -619,6 +619,39 @@ func TestSignalsAskedTogetherShareALook(t *testing.T) {
 	}
 	signal(ids[0], time.Now())
 	if len(looks) != 2 {
+		t.Error("an earlier look served a later request")
+	}
+}
+
+// Who reads many programs at once lists agentinit's children once, also while programs start.
+func TestUsageReadTogetherSharesALook(t *testing.T) {
+	o := newOwner(t, Options{})
+	var ids []uint64
+	for range 3 {
+		ids = append(ids, mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}}).ID)
+	}
+	read := func(since time.Time) time.Time {
+		t.Helper()
+		for _, id := range ids {
+			if u, err := o.Usage(id, since); err != nil || u.Members != 1 {
+				t.Fatalf("%+v, %v", u, err)
+			}
+			if m, err := o.Tree(id, since); err != nil || len(m) != 1 {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			o.Runnable(id, since)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.lookedAt
+	}
+	began := time.Now()
+	look := read(began)
+	ids = append(ids, mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}}).ID)
+	if again := read(began); again != look {
+		t.Error("the second reading made a look of its own")
+	}
+	if later := read(time.Now()); later == look {
 		t.Error("an earlier look served a later request")
 	}
 }

@@ -20,8 +20,11 @@ type Usage struct {
 	Blind   int // members whose descriptors cannot be counted
 }
 
-// Usage reads /proc at each call, which takes some microseconds for each member.
-func (o *Owner) Usage(id uint64) (Usage, error) {
+// Usage reads /proc at each call, which takes some microseconds for each member. It also needs a
+// listing of agentinit's children, which takes longer the more programs there are. A listing that
+// began after since is used again, so a caller that reads many programs passes the same since for
+// all of them.
+func (o *Owner) Usage(id uint64, since time.Time) (Usage, error) {
 	p, err := o.lookup(id)
 	if err != nil {
 		return Usage{}, err
@@ -29,7 +32,7 @@ func (o *Owner) Usage(id uint64) (Usage, error) {
 	var u Usage
 	var cpu time.Duration
 	page := int64(os.Getpagesize())
-	for _, t := range o.tree(p) {
+	for _, t := range o.treeSince(p, since) {
 		u.Members++
 		u.Threads += t.threads
 		u.RSS += t.rssPages * page
@@ -53,14 +56,14 @@ func (o *Owner) Usage(id uint64) (Usage, error) {
 // Runnable is how long the threads of the living members have run or waited for a processor. Unlike
 // the CPU time, it grows as fast as the clock for a thread that spins on a loaded machine or under
 // a CPU quota (Documentation/scheduler/sched-stats.rst). It is 0 if the kernel does not report it,
-// and falls when a member ends.
-func (o *Owner) Runnable(id uint64) time.Duration {
+// and falls when a member ends. For since see Usage.
+func (o *Owner) Runnable(id uint64, since time.Time) time.Duration {
 	p, err := o.lookup(id)
 	if err != nil {
 		return 0 // no member is left
 	}
 	var sum time.Duration
-	for _, t := range o.tree(p) {
+	for _, t := range o.treeSince(p, since) {
 		dir := "/proc/" + strconv.Itoa(t.pid) + "/task"
 		threads, err := os.ReadDir(dir)
 		if err != nil {
