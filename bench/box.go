@@ -170,10 +170,10 @@ func removeEmpty(base string) error {
 }
 
 // killTree kills an init and all processes below it. Without a pid namespace, the programs would
-// outlive the init.
+// outlive the init. The init goes first: it would start a killed program again, and the output of
+// that start would be counted.
 func killTree(pid int) {
-	all := append(descendants(pid), pid)
-	for _, p := range all {
+	for _, p := range append([]int{pid}, descendants(pid)...) {
 		// If the process has ended already, that is fine.
 		_ = syscall.Kill(p, syscall.SIGKILL)
 	}
