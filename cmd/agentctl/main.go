@@ -199,7 +199,10 @@ func newRoot(c *cli) *cobra.Command {
 		Long:          rootHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version,
 	}
+	root.SetVersionTemplate(clientVersion() + "\n")
+	root.Flags().Bool("version", false, "print the version of agentctl, as version --client does")
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else "+api.DefaultSocket+")")
 	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")

@@ -130,7 +130,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, usageError("%s must be a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag)
+		return t, usageError("%s %q: must be a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag, shortened(text))
 	}
 	return t, nil
 }

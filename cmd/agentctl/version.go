@@ -76,12 +76,15 @@ Go modules that agentctl is linked with, each with its checksum from go.sum.`,
 	return cmd
 }
 
+// clientVersion is the line about agentctl itself.
+func clientVersion() string { return "agentctl  " + version + " " + runtime.Version() }
+
 func (c *cli) printVersions(v versions) error {
 	if c.json {
 		v.Modules = linkedModules()
 		return c.printJSON(v)
 	}
-	line(c.stdout, "agentctl  %s %s", v.Client.Version, v.Client.Go)
+	line(c.stdout, "%s", clientVersion())
 	if v.Server != nil {
 		line(c.stdout, "agentinit %s %s, pid %d", printable(v.Server.Version), printable(v.Server.Go), v.Server.PID)
 	}

@@ -169,6 +169,10 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 			out.Files = true
 		}
 	}
+	if !out.Until.IsZero() && out.Until.Before(out.Since) {
+		return out, api.Errorf(api.CodeBadRequest, "until (%s) is before since (%s): no line can be between them",
+			q.Get("until"), q.Get("since"))
+	}
 	if v := q.Get("after"); v != "" {
 		if err := resume(&out, v, boot); err != nil {
 			return out, err
