@@ -125,6 +125,13 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 		{name: "a FIFO in the place of the directory", put: func(t *testing.T, path string) {
 			must(t, os.Remove(filepath.Dir(path)))
 			must(t, unix.Mkfifo(filepath.Dir(path), 0o600))
+			t.Cleanup(func() { // the server moves it away
+				moved, err := filepath.Glob(filepath.Dir(path) + ".moved-*")
+				must(t, err)
+				for _, m := range moved {
+					must(t, os.Remove(m))
+				}
+			})
 		}, found: "nothing", restored: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
