@@ -302,10 +302,14 @@ func TestRing(t *testing.T) {
 	}
 	next := r.first()
 	for _, c := range r.chunks(next) {
-		if c.seq != next || c.first != next || len(c.text) != int(next%100)+1 {
-			t.Fatalf("index %d holds line %d of %d bytes", next, c.seq, len(c.text))
+		blk, i := c.block(c.text)
+		for ln := range blk.eachLine {
+			if seq, _ := c.at(i); seq != next || c.first+uint64(i) != next || len(ln.text) != int(next%100) {
+				t.Fatalf("index %d holds line %d of %d bytes", next, seq, len(ln.text))
+			}
+			next++
+			i++
 		}
-		next++
 	}
 	if next != 10_000 {
 		t.Errorf("the newest line is %d", next-1)
@@ -351,8 +355,8 @@ func TestRingBudget(t *testing.T) {
 		t.Errorf("%d bytes in all rings, want at most %d", b.used.Load(), limit)
 	}
 	for i, r := range rings {
-		if newest := r.newest(); newest == nil || newest.seq != 1999 {
-			t.Errorf("ring %d ends with %+v", i, newest)
+		if newest := r.newest(); newest == nil || newest.lastSeq() != 1999 {
+			t.Errorf("ring %d does not end with the newest line", i)
 		}
 	}
 	rings[0].append(make([]byte, 1<<20), chunk{})

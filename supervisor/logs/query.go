@@ -44,8 +44,18 @@ type Query struct {
 
 // wants tells whether a program's chunk may hold selected lines.
 func (q *Query) wants(program string, c *chunk) bool {
-	return c.seq+uint64(c.lines) > q.After+1 && (q.Run == 0 || c.run == q.Run) &&
-		(q.Runs == nil || c.run == q.Runs[program]) && q.inTime(c.time)
+	return c.lastSeq() > q.After && (q.Run == 0 || c.run == q.Run) && (q.Runs == nil || c.run == q.Runs[program])
+}
+
+// times returns the numbers of a chunk's lines that were read in the wanted time.
+func (q *Query) times(c *chunk) (from, to int) {
+	if !q.Since.IsZero() {
+		from = c.before(q.Since)
+	}
+	if to = int(c.lines); !q.Until.IsZero() {
+		to = c.before(q.Until)
+	}
+	return from, to
 }
 
 func (q *Query) inTime(t int64) bool {
@@ -53,8 +63,8 @@ func (q *Query) inTime(t int64) bool {
 }
 
 // matches applies the conditions that need the single line.
-func (q *Query) matches(seq uint64, text []byte) bool {
-	return seq > q.After && (q.Grep == nil || q.Grep.Match(text))
+func (q *Query) matches(seq uint64, at int64, text []byte) bool {
+	return seq > q.After && q.inTime(at) && (q.Grep == nil || q.Grep.Match(text))
 }
 
 func (q *Query) wantsProgram(name string) bool {
@@ -359,9 +369,13 @@ func (s *chunkSource) take(ring *ring) (lines int) {
 			break
 		}
 		c.lines = int32(min(uint64(c.lines), s.to-c.first))
-		if s.reader.query.wants(s.program, &c) {
+		if !s.reader.query.wants(s.program, &c) {
+			continue
+		}
+		if from, to := s.reader.query.times(&c); from < to {
+			c.lines = int32(to)
 			s.chunks = append(s.chunks, c)
-			lines += int(c.lines)
+			lines += to - from
 		}
 	}
 	return lines
@@ -404,8 +418,9 @@ func (s *chunkSource) nextLine() (item, bool) {
 		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
 			i := s.line
 			s.line++
-			seq, index := s.open.seq+uint64(i), s.open.first+uint64(i)
-			if index >= s.from && index < s.to && q.matches(seq, ln.display()) {
+			seq, at := s.open.at(i)
+			index := s.open.first + uint64(i)
+			if index >= s.from && index < s.to && q.matches(seq, at, ln.display()) {
 				return item{Line: s.open.line(s.program, s.kind, i, ln), order: seq}, true
 			}
 		}

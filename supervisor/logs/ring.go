@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"sort"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -18,13 +19,12 @@ type budget struct {
 func (b *budget) add(n int)          { b.used.Add(int64(n)) }
 func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max }
 
-// chunk is text that arrived together from one stream: whole lines, or one piece of a line. It is
-// divided into lines only when it is read. The text is in memory or in a log file, and never
-// changes.
+// chunk is text of one run's stream: whole lines, or one piece of a line. It is divided into lines
+// only when it is read. The text is in memory or in a log file, and never changes.
 type chunk struct {
 	first uint64 // index in the ring of the first line
-	seq   uint64 // Line.Seq of the first line; each further line has one more
-	time  int64  // Unix nanoseconds
+	seq   uint64 // Line.Seq of the first line; each further line has one more, until the next arrival
+	time  int64  // of the first line, in Unix nanoseconds
 	run   uint64
 	pid   int32
 	lines int32
@@ -35,18 +35,34 @@ type chunk struct {
 	file *generation // the file with the text, if text is nil
 	off  int64
 	n    int
+
+	arrivals []arrival // of lines that did not come together with the first one, in order
 }
 
-const chunkSize = int(unsafe.Sizeof(chunk{}))
+// arrival is where lines of a chunk begin that came later than those before them. It takes a ninth
+// of the memory of a chunk of their own.
+type arrival struct {
+	line  uint32 // number in the chunk
+	seq   uint32 // Line.Seq, less chunk.seq
+	later uint32 // time, less chunk.time, in microseconds
+}
+
+const (
+	chunkSize   = int(unsafe.Sizeof(chunk{}))
+	arrivalSize = int(unsafe.Sizeof(arrival{}))
+)
 
 // segment is the unit that a ring forgets at once.
 type segment struct {
-	text   []byte // memory that its chunks share
-	chunks []chunk
-	shared bool // a reader may use text, so it must not be overwritten
+	text     []byte // memory that its chunks share, as they share arrivals
+	chunks   []chunk
+	arrivals []arrival
+	shared   bool // a reader may use text and arrivals, so they must not be overwritten
 }
 
-func (s *segment) size() int { return len(s.text) + len(s.chunks)*chunkSize }
+func (s *segment) size() int {
+	return len(s.text) + len(s.chunks)*chunkSize + len(s.arrivals)*arrivalSize
+}
 
 // ring keeps the newest lines of one stream. It holds at most max bytes plus one long line of any
 // length. The long line is forgotten only when newer lines fill the ring, not with the next line.
@@ -67,10 +83,13 @@ const (
 	segmentsPerRing = 8
 	// starvedLine is how much of a long line is kept when the plane's budget is used up.
 	starvedLine = 4 << 10
-	// mergeBytes and mergeTime bound one chunk of a file: a reader has the whole chunk in memory,
-	// and its lines share one time.
+	// mergeBytes and mergeTime bound what counts as one arrival in a file: a reader has the whole
+	// chunk in memory, and these lines share one time.
 	mergeBytes = 256 << 10
 	mergeTime  = int64(10 * time.Millisecond)
+	// arrivalBytes bounds a chunk of several arrivals: a reader that follows reads the chunk again
+	// at each of them.
+	arrivalBytes = 8 << 10
 )
 
 func (r *ring) segmentMax() int { return r.max / segmentsPerRing }
@@ -83,21 +102,15 @@ func (r *ring) append(text []byte, c chunk) {
 		if !c.cut {
 			c.lines = int32(max(bytes.Count(text, newline), 1))
 		}
-		taken := int(c.lines)
 		need := len(text) + chunkSize
 		r.evict(need)
 		stored := c
 		if r.budget.exceeds(need) && len(text) > starvedLine {
 			// piece has returned one line here.
 			text, stored.cut = text[:runeBorder(text[:starvedLine])], true
-			need = len(text) + chunkSize
 		}
-		seg := r.segmentFor(need)
-		at := len(seg.text)
-		seg.text = append(seg.text, text...)
-		stored.text = seg.text[at:len(seg.text):len(seg.text)]
-		r.put(seg, stored, need)
-		c.seq += uint64(taken)
+		r.store(stored, text)
+		c.seq += uint64(c.lines)
 		c.cont = false
 	}
 }
@@ -122,33 +135,81 @@ func (r *ring) piece(text []byte) (piece, rest []byte) {
 
 // refer stores the place of a text in a file.
 func (r *ring) refer(c chunk) {
-	if r.closed {
-		return
+	if !r.closed {
+		r.evict(chunkSize)
+		r.store(c, nil)
 	}
-	if last := r.newest(); last != nil && last.follows(c) {
-		last.n += c.n
-		last.lines += c.lines
-		last.cut = c.cut
-		r.next += uint64(c.lines)
-		return
-	}
-	r.evict(chunkSize)
-	r.put(r.segmentFor(chunkSize), c, chunkSize)
 }
 
-// follows tells whether c, which is newer, may be joined to l.
-func (l *chunk) follows(c chunk) bool {
-	return l.file != nil && l.file == c.file && l.off+int64(l.n) == c.off && l.run == c.run && l.pid == c.pid &&
-		l.seq+uint64(l.lines) == c.seq && c.time-l.time < mergeTime && c.time >= l.time &&
-		l.n+c.n <= mergeBytes && !l.cut && !c.cut && !c.cont
-}
-
-func (r *ring) put(seg *segment, c chunk, size int) {
+// store adds c, whose text is given if it is not in a file. There is room for it.
+func (r *ring) store(c chunk, text []byte) {
 	c.first = r.next
 	r.next += uint64(c.lines)
-	seg.chunks = append(seg.chunks, c)
-	r.bytes += size
-	r.budget.add(size)
+	if !r.join(&c, text) {
+		need := len(text) + chunkSize
+		r.segmentFor(need).add(c, text)
+		r.grow(need)
+	}
+}
+
+// join makes c a part of the newest chunk, if each line keeps its number and, but for mergeTime, its
+// time.
+func (r *ring) join(c *chunk, text []byte) bool {
+	last := r.newest()
+	if last == nil || !last.precedes(c) {
+		return false
+	}
+	seq, at := last.at(int(last.lines) - 1)
+	together := c.file != nil && c.seq == seq+1 && c.time-at < mergeTime
+	need, most := len(text), mergeBytes
+	if !together {
+		need, most = need+arrivalSize, arrivalBytes
+	}
+	seg := r.segs[len(r.segs)-1]
+	if last.size()+max(len(text), c.n) > most || seg.size()+need > r.segmentMax() {
+		return false
+	}
+	if !together {
+		seg.arrivals = append(seg.arrivals, arrival{
+			line: uint32(last.lines), seq: uint32(c.seq - last.seq), later: uint32((c.time - last.time) / 1e3),
+		})
+		last.arrivals = tail(seg.arrivals, len(last.arrivals)+1)
+	}
+	if c.file == nil {
+		seg.text = append(seg.text, text...)
+		last.text = tail(seg.text, len(last.text)+len(text))
+	}
+	last.n += c.n
+	last.lines += c.lines
+	r.grow(need)
+	return true
+}
+
+// precedes tells whether the text of c begins where that of l ends, and l can say where the lines of
+// c came from.
+func (l *chunk) precedes(c *chunk) bool {
+	adjacent := l.file == c.file && l.off+int64(l.n) == c.off && (l.file != nil || bytes.HasSuffix(l.text, newline))
+	seq, at := l.at(int(l.lines) - 1)
+	return adjacent && l.run == c.run && l.pid == c.pid && !l.cut && !c.cut && !c.cont &&
+		c.seq > seq && c.seq-l.seq <= math.MaxUint32 && c.time >= at && (c.time-l.time)/1e3 <= math.MaxUint32
+}
+
+// tail returns the last n elements, with room for no more.
+func tail[T any](s []T, n int) []T { return s[len(s)-n : len(s) : len(s)] }
+
+func (s *segment) add(c chunk, text []byte) {
+	if c.file == nil {
+		s.text = append(s.text, text...)
+		c.text = tail(s.text, len(text))
+	}
+	s.arrivals = append(s.arrivals, c.arrivals...)
+	c.arrivals = tail(s.arrivals, len(c.arrivals))
+	s.chunks = append(s.chunks, c)
+}
+
+func (r *ring) grow(n int) {
+	r.bytes += n
+	r.budget.add(n)
 }
 
 func (r *ring) newest() *chunk {
@@ -210,10 +271,10 @@ func (r *ring) segmentFor(need int) *segment {
 	if seg == nil {
 		seg = &segment{}
 	}
-	*seg = segment{text: seg.text[:0], chunks: seg.chunks[:0]}
+	*seg = segment{text: seg.text[:0], chunks: seg.chunks[:0], arrivals: seg.arrivals[:0]}
 	if cap(seg.text) == 0 && len(r.segs) > 0 && need > chunkSize {
 		// The stream has filled a segment before, so it will probably fill this one.
-		seg.text = make([]byte, 0, max(need-chunkSize, r.segmentMax()*3/4))
+		seg.text = make([]byte, 0, max(need-chunkSize, r.segmentMax()))
 	}
 	r.segs = append(r.segs, seg)
 	return seg
@@ -241,7 +302,7 @@ func (r *ring) after(seq uint64) uint64 {
 	for _, seg := range slices.Backward(r.segs) {
 		for _, c := range slices.Backward(seg.chunks) {
 			if c.seq <= seq {
-				return c.first + min(seq-c.seq+1, uint64(c.lines))
+				return c.first + uint64(c.upTo(seq))
 			}
 		}
 	}
@@ -280,29 +341,47 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 	}
 	r.budget.add(-r.bytes)
 	r.segs, r.bytes = nil, 0
-	next := r.next
 	for _, c := range kept {
-		size := chunkSize + len(c.text)
-		seg := r.segmentFor(size)
-		if c.file == nil {
-			at := len(seg.text)
-			seg.text = append(seg.text, c.text...)
-			c.text = seg.text[at:len(seg.text):len(seg.text)]
-		}
-		seg.chunks = append(seg.chunks, c)
-		r.bytes += size
-		r.budget.add(size)
+		size := len(c.text) + chunkSize + len(c.arrivals)*arrivalSize
+		r.segmentFor(size).add(c, c.text)
+		r.grow(size)
 	}
-	r.next = next
+}
+
+// size is the number of bytes of the text.
+func (c *chunk) size() int { return max(len(c.text), c.n) }
+
+// at returns the Line.Seq and the time of the i-th line.
+func (c *chunk) at(i int) (seq uint64, t int64) {
+	seq, t = c.seq, c.time
+	n := sort.Search(len(c.arrivals), func(j int) bool { return int(c.arrivals[j].line) > i })
+	if n > 0 {
+		a := c.arrivals[n-1]
+		i -= int(a.line)
+		seq, t = seq+uint64(a.seq), t+int64(a.later)*1e3
+	}
+	return seq + uint64(i), t
 }
 
 // lastSeq is the Line.Seq of the last line.
-func (c *chunk) lastSeq() uint64 { return c.seq + uint64(c.lines) - 1 }
+func (c *chunk) lastSeq() uint64 {
+	seq, _ := c.at(int(c.lines) - 1)
+	return seq
+}
+
+// upTo counts the lines with a Seq of at most seq.
+func (c *chunk) upTo(seq uint64) int {
+	return sort.Search(int(c.lines), func(i int) bool { s, _ := c.at(i); return s > seq })
+}
+
+// before counts the lines that came before a time.
+func (c *chunk) before(t time.Time) int {
+	return sort.Search(int(c.lines), func(i int) bool { _, at := c.at(i); return at >= t.UnixNano() })
+}
 
 // after counts the lines with a Seq above seq and an index of at least from.
 func (c *chunk) after(seq, from uint64) uint64 {
-	skip := max(seq+1, c.seq) - c.seq
-	skip = max(skip, max(from, c.first)-c.first)
+	skip := max(uint64(c.upTo(seq)), max(from, c.first)-c.first)
 	return uint64(c.lines) - min(skip, uint64(c.lines))
 }
 
@@ -327,8 +406,9 @@ func (c *chunk) block(text []byte) (b block, first int) {
 
 // line makes a Line of the i-th line of a chunk.
 func (c *chunk) line(program string, stream Stream, i int, ln rawLine) Line {
+	seq, at := c.at(i)
 	return Line{
-		Seq: c.seq + uint64(i), Time: time.Unix(0, c.time), Program: program, Stream: stream,
+		Seq: seq, Time: time.Unix(0, at), Program: program, Stream: stream,
 		PID: int(c.pid), Run: c.run, Text: string(ln.display()), Truncated: ln.cut,
 	}
 }

@@ -203,8 +203,8 @@ func (b *block) line() (ln rawLine, ok bool) {
 	return rawLine{}, false
 }
 
-// display returns the text of a line as people expect it: the carriage return of a "\r
-// " belongs to the line's end.
+// display returns the text of a line as people expect it: without the carriage return before its
+// newline.
 func (l rawLine) display() []byte {
 	if n := len(l.text); l.nl && n > 0 && l.text[n-1] == '\r' {
 		return l.text[:n-1]
