@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -771,5 +772,28 @@ func TestSubscribe(t *testing.T) {
 	case l := <-before.C:
 		t.Errorf("a second line came: %+v", l)
 	default:
+	}
+}
+
+// A program has printed to a log file on a disk that hangs. A subscription that looks through it
+// delays nobody else, and it does not look through the output of other runs.
+func TestSubscribeOnHangingDisk(t *testing.T) {
+	p := newPlane(t, Config{})
+	pl, hanging := p.program("web"), &generation{path: "/nonexistent"}
+	s := &stream{plane: p, program: pl, kind: Stdout, run: 1}
+	s.record([]filePart{{hanging, 0, 4}}, block{text: []byte("old\n"), lines: 1}, nil, time.Now())
+	hanging.mu.Lock()
+	p.Subscribe("web", 2, regexp.MustCompile("ready")).Close()
+	subscribed := make(chan *Subscription)
+	go func() { subscribed <- p.Subscribe("web", 1, regexp.MustCompile("ready")) }()
+	for begun := false; !begun; runtime.Gosched() {
+		pl.mu.Lock()
+		begun = len(pl.subs) > 0
+		pl.mu.Unlock()
+	}
+	s.store(block{text: []byte("ready\n"), lines: 1}, time.Now())
+	hanging.mu.Unlock()
+	if l := <-(<-subscribed).C; l.Text != "ready" {
+		t.Errorf("got %+v", l)
 	}
 }

@@ -254,7 +254,7 @@ func closeFiles(all []source) {
 // take begins with the lines of a block, if the query wants lines of its time.
 func (s *gapSource) take(blk block) {
 	f := &s.files[0]
-	s.like = item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}}
+	s.like = item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}, gap: true}
 	if len(f.spans) > 0 {
 		s.like.order, s.like.Time = f.spans[0].seq, time.Unix(0, f.spans[0].time)
 	}

@@ -161,7 +161,7 @@ func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 // Subscription waits for the first line of a run that matches. Each line is tested when it arrives,
 // so the line is not missed even if much output follows.
 type Subscription struct {
-	// C receives the matching line, at most one.
+	// C receives one matching line.
 	C <-chan Line
 
 	log   *programLog
@@ -174,28 +174,32 @@ type Subscription struct {
 // all programs.
 const subscribedText = 16 << 10
 
-// Subscribe looks for the first line of the program's run, on either stream, that matches. Earlier
-// lines of the run that are still in the ring count too. Only the first 16 KiB of a line are
-// tested. Close ends the subscription.
+// Subscribe looks for a line of the program's run, on either stream, that matches. Earlier lines of
+// the run that are still in the ring count too; Subscribe reads those in a log file before it
+// returns. Only the first 16 KiB of a line are tested. Close ends the subscription.
 func (p *Plane) Subscribe(program string, run uint64, match *regexp.Regexp) *Subscription {
 	pl := p.program(program)
 	c := make(chan Line, 1)
 	s := &Subscription{C: c, c: c, log: pl, run: run, match: match}
 	pl.mu.Lock()
-	defer pl.mu.Unlock()
-	if !s.searchRing() {
-		pl.subs = append(pl.subs, s)
+	pl.subs = append(pl.subs, s) // lines that come from now on are offered to s
+	var earlier [2][]chunk
+	for i := range pl.rings {
+		earlier[i] = slices.DeleteFunc(pl.rings[i].chunks(0), func(c chunk) bool { return c.run != run })
+	}
+	pl.mu.Unlock()
+	if s.search(earlier) {
+		s.Close()
 	}
 	return s
 }
 
-// searchRing tests the lines that are already in the ring. The caller holds the program's mu.
-func (s *Subscription) searchRing() bool {
+// search tests the lines of chunks. It may wait for a disk, so the caller holds no lock.
+func (s *Subscription) search(earlier [2][]chunk) bool {
 	var files generationFiles
 	defer files.close()
-	for i := range s.log.rings {
-		for _, c := range s.log.rings[i].chunks(0) {
-			// This reads little: a program that is waited for has only just begun to print.
+	for i, chunks := range earlier {
+		for _, c := range chunks {
 			text, err := c.read(&files)
 			if err == nil && s.offer(s.log.name, Stream(i+1), c, text) {
 				return true
@@ -214,7 +218,10 @@ func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) 
 	lines.eachLine(func(ln rawLine) bool {
 		shown := ln.display()
 		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
-			s.c <- c.line(program, kind, i, ln) // the channel has room for one line, and this line ends the subscription
+			select {
+			case s.c <- c.line(program, kind, i, ln):
+			default: // Subscribe has found an earlier line, or a later line has just come
+			}
 		}
 		i++
 		return !found

@@ -130,10 +130,11 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 			wake = p.follow.add()
 			defer p.follow.remove(wake)
 		}
-		if !r.history(ctx, yield) {
+		if !r.history(yield) {
 			return
 		}
 		for q.Follow && (q.Until.IsZero() || time.Now().Before(q.Until)) {
+			r.files.close() // a waiting reader must not keep files open
 			var end <-chan time.Time
 			if !q.Until.IsZero() {
 				end = time.After(time.Until(q.Until))
@@ -144,10 +145,13 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 			case <-end:
 			case <-wake:
 			}
-			r.files.close() // a waiting reader must not keep files open
-			for it := range merge(r.news()) {
-				if ctx.Err() != nil || !yield(it.Line) {
-					return
+			for more := true; more; {
+				var sources []source
+				sources, more = r.news()
+				for it := range merge(sources) {
+					if ctx.Err() != nil || !yield(it.Line) {
+						return
+					}
 				}
 			}
 		}
@@ -161,6 +165,7 @@ type reader struct {
 	query Query
 	files generationFiles
 	next  map[*programLog]*[2]uint64
+	upTo  uint64 // the Line.Seq up to which it has taken all lines
 }
 
 func (r *reader) close() {
@@ -171,11 +176,11 @@ func (r *reader) close() {
 }
 
 // each calls take for every ring that the query wants. The ring is locked meanwhile. It takes the
-// lines up to one number from all rings. Otherwise a program that was visited early could print a
-// line before a program that is visited late: the reader would get only the later line, and a
+// lines up to the number upTo from all rings. Otherwise a program that was visited early could print
+// a line before a program that is visited late: the reader would get only the later line, and a
 // client that resumes after that line would miss the earlier one.
-func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
-	newest := r.plane.seq.Load()
+func (r *reader) each(upTo uint64, take func(s *chunkSource, ring *ring, next uint64)) {
+	r.upTo = upTo
 	for _, pl := range r.plane.list(r.query.Programs) {
 		if r.next[pl] == nil && pl.enter() {
 			r.next[pl] = new([2]uint64)
@@ -187,7 +192,7 @@ func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
 				ring := &pl.rings[kind-1]
-				s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.after(newest)}
+				s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.after(upTo)}
 				take(s, ring, next[kind-1])
 				next[kind-1] = s.to
 				ended = ended && pl.removed && s.to == ring.next
@@ -203,7 +208,7 @@ func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
 
 // history yields the newest lines and moves the reader behind them. It returns false if the caller
 // wants no more lines.
-func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
+func (r *reader) history(yield func(Line) bool) bool {
 	sources := r.sources()
 	if r.query.Lines < 0 {
 		return true
@@ -212,7 +217,7 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 		all := sources()
 		defer closeFiles(all)
 		for it := range merge(all) {
-			if ctx.Err() != nil || !yield(it) {
+			if r.ctx.Err() != nil || !yield(it) {
 				return
 			}
 		}
@@ -221,11 +226,11 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 	if n := r.query.Lines; n > 0 {
 		if kept, ok := newest(lines, n); ok {
 			for _, it := range kept {
-				if ctx.Err() != nil || !yield(it.Line) {
+				if r.ctx.Err() != nil || !yield(it.Line) {
 					return false
 				}
 			}
-			return ctx.Err() == nil
+			return r.ctx.Err() == nil
 		}
 		// They are too many to keep, so count them first.
 		for range lines {
@@ -242,7 +247,7 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 			return false
 		}
 	}
-	return ctx.Err() == nil
+	return r.ctx.Err() == nil
 }
 
 // keptLines and keptBytes bound what a reader may have in memory at once. A program can fill its
@@ -278,7 +283,7 @@ func newest(items iter.Seq[item], n int) (kept []item, ok bool) {
 func (r *reader) sources() func() []source {
 	var rings []*chunkSource
 	held := 0
-	r.each(func(s *chunkSource, ring *ring, _ uint64) {
+	r.each(r.plane.seq.Load(), func(s *chunkSource, ring *ring, _ uint64) {
 		if r.query.Run == 0 && r.query.Runs == nil {
 			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; read the log file with since"
 		}
@@ -309,10 +314,13 @@ func (r *reader) sources() func() []source {
 	}
 }
 
-// news returns the chunks that are new since the last call.
-func (r *reader) news() []source {
-	var all []source
-	r.each(func(s *chunkSource, ring *ring, next uint64) {
+// news returns the lines that are new since the last call, and whether there are more. It returns
+// only some at once: until the reader has used them, their memory stays in use, even when the rings
+// forget them.
+func (r *reader) news() (all []source, more bool) {
+	newest := r.plane.seq.Load()
+	upTo := min(newest, r.upTo+keptLines)
+	r.each(upTo, func(s *chunkSource, ring *ring, next uint64) {
 		s.from, s.why = next, "dropped: this reader is too slow"
 		if first := ring.first(); first > next {
 			s.lost, s.from = first-next, first
@@ -322,18 +330,22 @@ func (r *reader) news() []source {
 			all = append(all, s)
 		}
 	})
-	return all
+	return all, upTo < newest
 }
 
 // item is a line with its position in the order of all lines.
 type item struct {
 	Line
 	order uint64
+	gap   bool // from a gap in a file: it comes before the line of a ring with the same order
 }
 
 func (a *item) before(b *item) bool {
-	if a.order != b.order {
+	switch {
+	case a.order != b.order:
 		return a.order < b.order
+	case a.gap != b.gap:
+		return a.gap
 	}
 	return a.order == 0 && a.Time.Before(b.Time)
 }

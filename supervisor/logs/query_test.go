@@ -448,3 +448,64 @@ func TestCursorOfForgottenLines(t *testing.T) {
 		}
 	}
 }
+
+// stdout and stderr share a file, and the rings have forgotten most of it. The reader gets the lines
+// in the order of the file, wherever they come from.
+func TestOrderOfTwoStreamsInOneFile(t *testing.T) {
+	p := newPlane(t, Config{RingBytes: 4096})
+	path := filepath.Join(t.TempDir(), "log")
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	for i := range 600 {
+		write(t, []*os.File{stdout, stderr}[min(i%3, 1)], fmt.Sprintf("%03d\n", i))
+		for read := uint64(0); read <= uint64(i); runtime.Gosched() {
+			read = 0
+			for _, s := range p.Stats() {
+				read += s.Lines
+			}
+		}
+	}
+	flush(t, p)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"; got != string(text) {
+		t.Errorf("got %q, the file is %q", got, text)
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+}
+
+// A follower that was away takes some lines at once: what it has taken stays in memory until it is
+// used. In the end it has all lines, in order.
+func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
+	const lines = 3*keptLines + 1
+	p := newPlane(t, Config{RingBytes: 8 << 20})
+	r := &reader{ctx: t.Context(), plane: p, next: map[*programLog]*[2]uint64{}}
+	defer r.close()
+	r.sources()
+	for i := range lines {
+		s := &stream{plane: p, program: p.program(fmt.Sprint(i % 3)), kind: Stdout}
+		s.store(block{text: []byte("x\n"), lines: 1}, time.Now())
+	}
+	seen, last := 0, uint64(0)
+	for more := true; more; {
+		var sources []source
+		sources, more = r.news()
+		n := 0
+		for it := range merge(sources) {
+			if it.Seq != last+1 {
+				t.Fatalf("line %d follows line %d", it.Seq, last)
+			}
+			last = it.Seq
+			n++
+		}
+		if n > keptLines {
+			t.Errorf("%d lines at once", n)
+		}
+		seen += n
+	}
+	if seen != lines {
+		t.Errorf("%d lines, want %d", seen, lines)
+	}
+}
