@@ -1,12 +1,16 @@
 package control
 
 import (
+	"context"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 func programsNamed(names ...string) []supervisor.Status {
@@ -89,4 +93,28 @@ func FuzzResolve(f *testing.F) {
 			}
 		}
 	})
+}
+
+// formerLogs has one line, of the program web.
+type formerLogs struct{ Logs }
+
+func (formerLogs) Read(_ context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		if slices.Contains(q.Programs, "web") {
+			yield(logs.Line{Seq: 1, Program: "web", Run: q.Run, Text: "last words"})
+		}
+	}
+}
+
+// A program was "web" and is the instance "web:0" now. What it printed under its former name is
+// found: its run before, and its last lines.
+func TestOutputUnderFormerName(t *testing.T) {
+	p := supervisor.Status{Name: "web:0", Former: []string{"web"}, PID: 17, Run: 3}
+	if got, want := previousRuns([]supervisor.Status{p}), map[string]uint64{"web": 2, "web:0": 2}; !maps.Equal(got, want) {
+		t.Errorf("previous runs %v, want %v", got, want)
+	}
+	s := &Server{cfg: Config{Logs: formerLogs{}}}
+	if got := s.lastOutput(t.Context(), p); len(got) != 1 || got[0].Text != "last words" {
+		t.Errorf("last output %+v", got)
+	}
 }

@@ -279,14 +279,12 @@ func TestLogStreamResumes(t *testing.T) {
 	equal(t, lines, []string{"line 3", "line 4", "line 5"})
 	_, _, lines = read("?after="+ids[0], ids[3]) // the query stays that of the first request
 	equal(t, lines, []string{"line 5"})
-	_, _, lines = read("", "3") // the seq in a line's JSON
-	equal(t, lines, []string{"line 4", "line 5"})
 	for i := range 4 { // only the last line is of this life
 		b.Lines[i].Seq = 0
 	}
 	_, _, lines = read("", "another0"+ids[2][strings.Index(ids[2], "."):])
 	equal(t, lines, []string{"line 4", "line 5"})
-	if status, _, _ := read("", "x17"); status != http.StatusBadRequest {
+	if status, _, _ := read("", "17"); status != http.StatusBadRequest {
 		t.Errorf("an id that this stream never gave: %d", status)
 	}
 }

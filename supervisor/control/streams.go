@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -246,12 +245,20 @@ func previousRuns(programs []supervisor.Status) map[string]uint64 {
 	for _, p := range programs {
 		switch {
 		case p.PID == 0 && p.Run > 0:
-			runs[p.Name] = p.Run
+			setRun(runs, p, p.Run)
 		case p.Run > 1:
-			runs[p.Name] = p.Run - 1
+			setRun(runs, p, p.Run-1)
 		}
 	}
 	return runs
+}
+
+// setRun names a run under each name of a program: the rings keep what it printed under a former
+// name.
+func setRun(runs map[string]uint64, p supervisor.Status, run uint64) {
+	for _, name := range p.Names() {
+		runs[name] = run
+	}
 }
 
 func getLogs(s *Server, r *http.Request, out *lines) error {
@@ -265,10 +272,8 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	// A browser's EventSource sends this when it reconnects. It needs all lines that it has missed,
 	// even if it began with only a few.
 	if last := r.Header.Get("Last-Event-ID"); last != "" && out.sse {
-		if q.After, err = strconv.ParseUint(last, 10, 63); err != nil { // without seq it is a cursor
-			if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
-				return err
-			}
+		if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
+			return err
 		}
 		q.Lines = 0
 	}
