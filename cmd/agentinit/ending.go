@@ -98,7 +98,7 @@ func (b *box) rank(p supervisor.Status, culprit string) int {
 const stderrLines = 10
 
 func (b *box) lastStderr(p supervisor.Status) (lines []string) {
-	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
+	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run, Cut: logs.ExcerptLine}
 	for line := range b.plane.Read(b.stopped, query) {
 		lines = append(lines, line.Text)
 	}

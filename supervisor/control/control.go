@@ -144,6 +144,7 @@ type Config struct {
 type Limits struct {
 	Connections int           // all at once; default 640, or a quarter of RLIMIT_NOFILE if less
 	Guests      int           // of programs without control = true, and as many of those with it, included in Connections; default a tenth
+	LogGuests   int           // of programs without control = true that read the logs, and as many of those with it; default 8
 	Header      time.Duration // for a request's header; default 5 s
 	Body        time.Duration // for a whole request; default 10 s
 	Idle        time.Duration // between requests; default 30 s
@@ -159,6 +160,7 @@ const (
 func (l Limits) withDefaults() Limits {
 	setDefault(&l.Connections, min(640, descriptors()/4))
 	setDefault(&l.Guests, max(1, l.Connections/10))
+	setDefault(&l.LogGuests, 8)
 	setDefault(&l.Header, 5*time.Second)
 	setDefault(&l.Body, 10*time.Second)
 	setDefault(&l.Idle, 30*time.Second)

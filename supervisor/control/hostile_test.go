@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // ask sends one raw request.
@@ -325,4 +327,41 @@ func TestAbandonedWaitEnds(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
 	}
+}
+
+// TestProgramsReadFewLogsAtOnce: a program that opens many answers of logs and does not read them
+// makes agentinit hold few lines. It keeps no operator from reading.
+func TestProgramsReadFewLogsAtOnce(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	var operator atomic.Bool
+	b.Owners = func(int) (string, bool) {
+		if operator.Load() {
+			return "", false
+		}
+		return "web", true
+	}
+	cfg := own(b)
+	cfg.Limits = control.Limits{LogGuests: 2}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	c := api.NewClient(path)
+	ctx, cancel := context.WithCancel(t.Context())
+	var followers sync.WaitGroup
+	defer followers.Wait()
+	defer cancel()
+	b.Lines = []logs.Line{{Seq: 1, Program: "web", Text: "begun"}}
+	for range 2 {
+		begun := make(chan struct{})
+		followers.Go(func() {
+			// It ends when the test ends.
+			_ = c.Logs(ctx, api.LogQuery{Follow: true}, func(api.LogLine) error { close(begun); return nil })
+		})
+		<-begun
+	}
+	read := func() error { return c.Logs(t.Context(), api.LogQuery{}, func(api.LogLine) error { return nil }) }
+	if err := read(); api.CodeOf(err) != api.CodeBusy {
+		t.Errorf("a third reader of programs gets %v", err)
+	}
+	operator.Store(true)
+	c = api.NewClient(path)
+	must(t, read())
 }

@@ -45,6 +45,8 @@ type Server struct {
 	usage    sampler[api.Usage]
 	trees    trees
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
+
+	logGuests, trustedLogGuests chan struct{} // see enterLogs
 }
 
 // New returns a server for the route table. The table is built at the first request, so that a box
@@ -52,6 +54,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
 	s := &Server{cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond()}
+	s.logGuests, s.trustedLogGuests = make(chan struct{}, cfg.Limits.LogGuests), make(chan struct{}, cfg.Limits.LogGuests)
 	s.mux = sync.OnceValue(s.layOut)
 	return s
 }

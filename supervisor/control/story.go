@@ -32,7 +32,7 @@ func (s *Server) lastOutput(ctx context.Context, p supervisor.Status) []api.LogL
 		return nil
 	}
 	var out []api.LogLine
-	for line := range s.cfg.Logs.Read(ctx, logs.Query{Programs: p.Names(), Run: p.Run, Lines: lastWords}) {
+	for line := range s.cfg.Logs.Read(ctx, logs.Query{Programs: p.Names(), Run: p.Run, Lines: lastWords, Cut: logs.ExcerptLine}) {
 		out = append(out, toLogLine(line, s.cfg.Version.BootID))
 	}
 	return out

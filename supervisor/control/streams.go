@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -61,19 +60,19 @@ func (l *lines) header() error {
 
 // write sends one value. A client resumes from id; "" means none.
 func (l *lines) write(v any, id string) error {
-	line, err := json.Marshal(v)
+	value, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	if !l.sse {
-		return l.raw(append(line, '\n'))
+		return l.raw(value, []byte{'\n'})
 	}
 	// JSON has no line breaks, so one data field holds the whole value.
-	var event []byte
+	field := "data: "
 	if id != "" {
-		event = fmt.Appendf(event, "id: %s\n", id)
+		field = "id: " + id + "\n" + field
 	}
-	return l.raw(append(append(append(event, "data: "...), line...), "\n\n"...))
+	return l.raw([]byte(field), value, []byte("\n\n"))
 }
 
 // end tells the client that the stream is complete.
@@ -84,7 +83,8 @@ func (l *lines) end() error {
 	return l.raw([]byte(api.StreamEnd + "\n"))
 }
 
-func (l *lines) raw(text []byte) error {
+// raw writes parts of an answer. They are not joined, because each may be megabytes long.
+func (l *lines) raw(parts ...[]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.begun {
@@ -95,8 +95,12 @@ func (l *lines) raw(text []byte) error {
 	if err := l.arm(); err != nil {
 		return err
 	}
-	_, err := l.w.Write(text)
-	return err
+	for _, part := range parts {
+		if _, err := l.w.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *lines) flush() error {
@@ -253,6 +257,29 @@ func previousRuns(programs []supervisor.Status) map[string]uint64 {
 	return runs
 }
 
+// maxLogText is the most bytes of one line in an answer. In JSON it may become six times as long,
+// which is still less than clients read (api.Client).
+const maxLogText = 1 << 20
+
+// enterLogs takes one of the places for readers of the logs. A reader that stops reading keeps a
+// line in memory. So supervised programs have few places, and those with control = true others. The
+// caller calls leave at the end.
+func (s *Server) enterLogs(peer Peer) (leave func(), err error) {
+	if !peer.guest() {
+		return func() {}, nil
+	}
+	places := s.logGuests
+	if !peer.Uncertain && s.mayControl(peer.Program) {
+		places = s.trustedLogGuests
+	}
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, nil
+	default:
+		return nil, api.Errorf(api.CodeBusy, "supervised programs read the logs %d times already; try again when one has ended", cap(places))
+	}
+}
+
 // setRun names a run under each name of a program: the rings keep what it printed under a former
 // name.
 func setRun(runs map[string]uint64, p supervisor.Status, run uint64) {
@@ -292,6 +319,12 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	} else if previous {
 		q.Runs = previousRuns(programs)
 	}
+	q.Cut = maxLogText
+	leave, err := s.enterLogs(peerOf(r.Context()))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err

@@ -268,15 +268,30 @@ func (c *Capture) finish(p *Plane) {
 // LastLines returns at most n of the newest lines of this run, oldest first. The result is complete
 // once Done is closed.
 func (c *Capture) LastLines(kind Stream, n int) []Line {
-	return c.program.tail(kind, c.run, n)
+	return c.program.tail(kind, c.run, n, 0)
 }
 
-// Tail returns at most n of the newest lines of this run on both streams, in the
-// order in which they were read.
+// tailBytes and ExcerptLine bound what is kept of a run's last words. Without them a program could
+// make agentinit keep lines of megabytes.
+const (
+	tailBytes = 16 << 10
+	// ExcerptLine is the Query.Cut for a few lines that explain something.
+	ExcerptLine = 4 << 10
+)
+
+// Tail returns at most n of the newest lines of this run on both streams, in the order in which they
+// were read. Each has at most ExcerptLine bytes, and all together 16 KiB.
 func (c *Capture) Tail(n int) []Line {
-	all := append(c.LastLines(Stdout, n), c.LastLines(Stderr, n)...)
+	all := append(c.program.tail(Stdout, c.run, n, ExcerptLine), c.program.tail(Stderr, c.run, n, ExcerptLine)...)
 	slices.SortStableFunc(all, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })
-	return all[max(0, len(all)-n):]
+	all = all[max(0, len(all)-n):]
+	size := 0
+	for i, line := range slices.Backward(all) {
+		if size += len(line.Text); size > tailBytes {
+			return slices.Clone(all[i+1:])
+		}
+	}
+	return all
 }
 
 // dropped counts the bytes that did not reach the console or the file.

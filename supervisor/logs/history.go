@@ -176,12 +176,12 @@ func (f *fileSink) logFiles(known map[string]*covered, q *Query) ([]logFile, err
 const gapRead = 64 << 10
 
 func (s *gapSource) next() (item, bool) {
-	grep := s.reader.query.Grep
+	q := &s.reader.query
 	for {
 		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
-			if text := ln.display(); grep == nil || grep.Match(text) {
+			if q.Grep == nil || q.Grep.Match(ln.display()) {
 				it := s.like
-				it.Text, it.Truncated = string(text), ln.cut
+				it.Text, it.Truncated = q.text(ln)
 				return it, true
 			}
 		}

@@ -136,9 +136,10 @@ func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 	})
 }
 
-// tail returns the newest n lines of a run, oldest first; if n < 0, it returns all.
-func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
-	r := &reader{ctx: context.Background(), query: Query{Run: run}}
+// tail returns the newest n lines of a run, oldest first; if n < 0, it returns all. See Query.Cut for
+// cut.
+func (pl *programLog) tail(kind Stream, run uint64, n, cut int) []Line {
+	r := &reader{ctx: context.Background(), query: Query{Run: run, Cut: cut}}
 	defer r.files.close()
 	pl.mu.Lock()
 	ring := &pl.rings[kind-1]
@@ -150,10 +151,9 @@ func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 	}
 	var lines []Line
 	for it, ok := s.next(); ok; it, ok = s.next() {
-		lines = append(lines, it.Line)
-	}
-	if n >= 0 && len(lines) > n {
-		lines = lines[len(lines)-n:]
+		if lines = append(lines, it.Line); n >= 0 && len(lines) > n {
+			lines = slices.Delete(lines, 0, len(lines)-n)
+		}
 	}
 	return lines
 }
@@ -210,23 +210,25 @@ func (s *Subscription) search(earlier [2][]chunk) bool {
 }
 
 // offer tests the lines of a chunk and reports whether one matches.
-func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) (found bool) {
+func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) (matched bool) {
 	if c.run != s.run {
 		return false
 	}
 	lines, i := c.block(text)
 	lines.eachLine(func(ln rawLine) bool {
 		shown := ln.display()
-		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
+		if matched = s.match.Match(shown[:min(len(shown), subscribedText)]); matched {
+			found := c.line(program, kind, i)
+			found.Text, found.Truncated = string(shown), ln.cut
 			select {
-			case s.c <- c.line(program, kind, i, ln):
+			case s.c <- found:
 			default: // Subscribe has found an earlier line, or a later line has just come
 			}
 		}
 		i++
-		return !found
+		return !matched
 	})
-	return found
+	return matched
 }
 
 // Close ends the subscription. It may be called more than once.

@@ -195,7 +195,7 @@ func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 		if q.owns(s) || len(s.reactor.posted) != 1 || q.offer(s) {
 			t.Error("the stream is still the pump's")
 		}
-		if lines := pl.tail(Stdout, 0, -1); len(lines) != 1 || lines[0].Text != "stuck" {
+		if lines := pl.tail(Stdout, 0, -1, 0); len(lines) != 1 || lines[0].Text != "stuck" {
 			t.Errorf("the ring has %q", texts(lines))
 		}
 		s.frame.next([]byte("more"), readSize) // what the reactor reads meanwhile

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"regexp"
 	"slices"
 	"sync"
@@ -38,7 +39,8 @@ type Query struct {
 	// Lines is how many of the newest matching lines to return first. 0 means all, a negative
 	// number none.
 	Lines  int
-	Grep   *regexp.Regexp // applied to the text
+	Grep   *regexp.Regexp // applied to the whole text
+	Cut    int            // most bytes of a Line's text, which is cut there and marked as truncated; 0 means all
 	Follow bool           // continue with new lines until the context ends
 }
 
@@ -59,7 +61,27 @@ func (q *Query) times(c *chunk) (from, to int) {
 }
 
 func (q *Query) inTime(t int64) bool {
-	return (q.Since.IsZero() || t >= q.Since.UnixNano()) && (q.Until.IsZero() || t < q.Until.UnixNano())
+	return (q.Since.IsZero() || t >= unixNano(q.Since)) && (q.Until.IsZero() || t < unixNano(q.Until))
+}
+
+// unixNano is Time.UnixNano, but the nearest possible value for a time that int64 cannot hold.
+func unixNano(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+// text returns what a reader gets of a line, and whether it is not the whole line.
+func (q *Query) text(ln rawLine) (text string, truncated bool) {
+	shown := ln.display()
+	if q.Cut == 0 || len(shown) <= q.Cut {
+		return string(shown), ln.cut
+	}
+	return string(shown[:runeBorder(shown[:q.Cut])]), true
 }
 
 // matches applies the conditions that need the single line.
@@ -433,7 +455,9 @@ func (s *chunkSource) nextLine() (item, bool) {
 			seq, at := s.open.at(i)
 			index := s.open.first + uint64(i)
 			if index >= s.from && index < s.to && q.matches(seq, at, ln.display()) {
-				return item{Line: s.open.line(s.program, s.kind, i, ln), order: seq}, true
+				it := item{Line: s.open.line(s.program, s.kind, i), order: seq}
+				it.Text, it.Truncated = q.text(ln)
+				return it, true
 			}
 		}
 		// Large files may have no line that the query wants, and the caller may be gone.

@@ -509,3 +509,51 @@ func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
 		t.Errorf("%d lines, want %d", seen, lines)
 	}
 }
+
+// A program prints lines of megabytes. What is kept of its last words is short, and a reader that
+// wants the beginning of a line does not get all of it. In the file and in memory the lines stay
+// whole.
+func TestCutLines(t *testing.T) {
+	for _, to := range []To{ToNone, ToFile} {
+		p := newPlane(t, Config{MaxLine: 2 << 20, RingBytes: 16 << 20})
+		long := strings.Repeat("é", 1<<19)
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: to, Path: filepath.Join(t.TempDir(), "log")})
+		for range 6 {
+			write(t, stdout, long+"\n")
+		}
+		write(t, stderr, "end\n")
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		flush(t, p)
+		tail := c.Tail(50)
+		if n := len(tail); n != 4 || len(tail[0].Text) != ExcerptLine || !tail[0].Truncated || tail[3].Text != "end" || tail[3].Truncated {
+			t.Errorf("%s: the tail has %d lines", to, n)
+		}
+		for _, line := range all(p, Query{Cut: 101, Streams: []Stream{Stdout}, Grep: regexp.MustCompile("é$")}) {
+			if line.Text != long[:100] || !line.Truncated {
+				t.Errorf("%s: cut to %d bytes", to, len(line.Text))
+			}
+		}
+		if line := all(p, Query{Lines: 1, Streams: []Stream{Stdout}})[0]; line.Text != long {
+			t.Errorf("%s: whole line of %d bytes", to, len(line.Text))
+		}
+	}
+}
+
+// Queries about times that int64 nanoseconds cannot hold.
+func TestTimesFarAway(t *testing.T) {
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", To: ToNone}, "line\n")
+	past, future := time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		q    Query
+		want int
+	}{
+		{Query{Since: past}, 1}, {Query{Since: future}, 0}, {Query{Until: past}, 0}, {Query{Until: future}, 1},
+		{Query{Since: past, Until: future}, 1},
+	} {
+		if n := len(all(p, tc.q)); n != tc.want {
+			t.Errorf("%+v gives %d lines, want %d", tc.q, n, tc.want)
+		}
+	}
+}

@@ -376,7 +376,7 @@ func (c *chunk) upTo(seq uint64) int {
 
 // before counts the lines that came before a time.
 func (c *chunk) before(t time.Time) int {
-	return sort.Search(int(c.lines), func(i int) bool { _, at := c.at(i); return at >= t.UnixNano() })
+	return sort.Search(int(c.lines), func(i int) bool { _, at := c.at(i); return at >= unixNano(t) })
 }
 
 // after counts the lines with a Seq above seq and an index of at least from.
@@ -404,11 +404,11 @@ func (c *chunk) block(text []byte) (b block, first int) {
 	return block{text: text, cut: c.cut, cont: c.cont}, first
 }
 
-// line makes a Line of the i-th line of a chunk.
-func (c *chunk) line(program string, stream Stream, i int, ln rawLine) Line {
+// line makes a Line of the i-th line of a chunk, without its text.
+func (c *chunk) line(program string, stream Stream, i int) Line {
 	seq, at := c.at(i)
 	return Line{
 		Seq: seq, Time: time.Unix(0, at), Program: program, Stream: stream,
-		PID: int(c.pid), Run: c.run, Text: string(ln.display()), Truncated: ln.cut,
+		PID: int(c.pid), Run: c.run,
 	}
 }
