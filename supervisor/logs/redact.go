@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -103,11 +102,44 @@ func forms(value string) []string {
 		if strings.HasPrefix(line, "-----") {
 			continue // the BEGIN and END lines of a PEM block are not secret
 		}
-		out = append(out, line, url.QueryEscape(line), url.PathEscape(line))
+		out = append(out, line)
+		out = append(out, urlForms(line)...)
 		out = append(out, base64Forms(line)...)
 		out = append(out, jsonForms(line)...)
 	}
 	return out
+}
+
+// inURL are the sets of reserved characters (RFC 3986) that usual encoders of URLs leave as they are:
+// none (Go's QueryEscape), the slash (Python's quote), those of JavaScript's encodeURIComponent and
+// encodeURI, and those of Go's PathEscape.
+var inURL = []string{"", "/", "!'()*", "!'()*;,/?:@&=+$#", "$&+=:@"}
+
+// urlForms returns a text as usual encoders of URLs write it: with hexadecimal digits in upper or
+// lower case, and a space as %20 or, in a query, as a plus sign.
+func urlForms(text string) []string {
+	var out []string
+	for _, reserved := range inURL {
+		for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
+			escaped := percentEncoded(text, reserved, digits)
+			out = append(out, escaped, strings.ReplaceAll(escaped, "%20", "+"))
+		}
+	}
+	return out
+}
+
+// percentEncoded escapes every byte of a text that is neither unreserved in URLs nor in reserved.
+func percentEncoded(text, reserved, digits string) string {
+	var out []byte
+	for i := range len(text) {
+		c := text[i]
+		if '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || strings.IndexByte("-._~", c) >= 0 || strings.IndexByte(reserved, c) >= 0 {
+			out = append(out, c)
+		} else {
+			out = append(out, '%', digits[c>>4], digits[c&15])
+		}
+	}
+	return string(out)
 }
 
 // jsonForms returns a text as the usual encoders of JSON write it. All escape quotes, backslashes and

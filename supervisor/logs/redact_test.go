@@ -69,16 +69,20 @@ func TestSecretsReachNoSink(t *testing.T) {
 
 // A secret is found in every form in which tools write it. The text around it stays.
 func TestFormsOfSecrets(t *testing.T) {
-	const value = `p/w+"d<1>&é🔑=end`
+	const value = `p/w+"d<1>&é🔑=e!(nd`
 	p := newPlane(t, Config{})
 	p.Redact(value)
 	for name, text := range map[string]string{
 		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value),
-		"json of Go":             `p/w+\"d\u003c1\u003e\u0026é🔑=end`,
-		"json of Node, Rust, jq": `p/w+\"d<1>&é🔑=end`,
-		"json of Python":         `p/w+\"d<1>&\u00e9\ud83d\udd11=end`,
-		"json of PHP":            `p\/w+\"d<1>&\u00e9\ud83d\udd11=end`,
-		"json of PHP, Unicode":   `p\/w+\"d<1>&é🔑=end`,
+		"url of Python":          `p/w%2B%22d%3C1%3E%26%C3%A9%F0%9F%94%91%3De%21%28nd`,
+		"encodeURIComponent":     `p%2Fw%2B%22d%3C1%3E%26%C3%A9%F0%9F%94%91%3De!(nd`,
+		"encodeURI":              `p/w+%22d%3C1%3E&%C3%A9%F0%9F%94%91=e!(nd`,
+		"url in lower case":      `p%2fw%2b%22d%3c1%3e%26%c3%a9%f0%9f%94%91%3de%21%28nd`,
+		"json of Go":             `p/w+\"d\u003c1\u003e\u0026é🔑=e!(nd`,
+		"json of Node, Rust, jq": `p/w+\"d<1>&é🔑=e!(nd`,
+		"json of Python":         `p/w+\"d<1>&\u00e9\ud83d\udd11=e!(nd`,
+		"json of PHP":            `p\/w+\"d<1>&\u00e9\ud83d\udd11=e!(nd`,
+		"json of PHP, Unicode":   `p\/w+\"d<1>&é🔑=e!(nd`,
 		"base64":                 base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
 		"basic 1": base64.StdEncoding.EncodeToString([]byte("u:" + value)),
 		"basic 2": base64.StdEncoding.EncodeToString([]byte("user:" + value + ":more")),
