@@ -162,17 +162,6 @@ func words(name string) string {
 	return strings.ToLower(b.String())
 }
 
-// logTrouble is the event of a destination that fails, or works again if there is no error.
-func logTrouble(program string, err error) event.Event {
-	e := event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program}
-	if err != nil {
-		e.Fields = map[string]any{"error": err.Error()}
-	} else {
-		e.Level, e.Fields = event.Info, map[string]any{"message": "output can be written again"}
-	}
-	return e
-}
-
 // speak opens the console in the manifest's format, or in the default one if there is no manifest.
 func (b *box) speak(loadErr error) {
 	settings := schema.BoxLog{}
@@ -182,7 +171,7 @@ func (b *box) speak(loadErr error) {
 	b.plane = logs.New(logs.Config{
 		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
 		Color:     b.getenv("NO_COLOR") == "",
-		OnTrouble: func(program string, err error) { b.bus.Publish(logTrouble(program, err)) },
+		OnTrouble: (&logTroubles{publish: func(e event.Event) { b.bus.Publish(e) }}).report,
 	})
 	b.bus.SetMask(b.plane.Mask)
 	if loadErr == nil {
