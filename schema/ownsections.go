@@ -54,7 +54,7 @@ func programDefaultsShape() *shape {
 
 func programKeys() []key {
 	keys := []key{
-		field("command", command("The command: an argument vector, or one string. agentinit splits a string into words as a shell does, but runs no shell. ${X} is the value of a variable. ${X:-default} is the default if the variable is unset or empty; in that case ${X:?message} refuses the manifest. $$ is a dollar, and so is a $ before any other character. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
+		field("command", command("The command: an argument vector, or one string. agentinit splits a string into words as a shell does, but runs no shell. ${X} is the value of a variable; if the variable is not set, the manifest is refused (E120). ${X:-default} is the default if the variable is not set or empty; in that case ${X:?message} refuses the manifest and shows the message. $$ is a dollar, and so is a $ before any other character. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
 		field("enabled", boolean("false leaves the program out.").def(true)),
 		field("when", text("Manifest path of a boolean. If it is not true, the program is left out.").eg("desktop.enabled")),
 		field("type", enum("A service runs until it is stopped. A oneshot is COMPLETED when it exits 0. A schedule starts at its times.", "service", "oneshot", "schedule").def("service")),
@@ -126,7 +126,7 @@ func stringOrList(doc string) *shape {
 
 func stopShape() *shape {
 	step := text("").formOf(decodesStep)
-	s := &shape{kinds: kArray | kString, doc: "Signals to send and how long to wait after each; the last one is always KILL.", items: step, minItem: 1, minLen: 1}
+	s := &shape{kinds: kArray | kString, doc: "Signals to send and how long to wait after each. After a signal without a time, agentinit sends the next one at once. The last signal is KILL; agentinit adds it if it is missing. So \"INT\" alone means INT and KILL at once: write \"INT 10s\".", items: step, minItem: 1, minLen: 1}
 	return s.formOf(decodes[StopLadder]).def([]any{"TERM " + asRead(program.DefaultStopWait).(string), "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
 }
 
@@ -274,8 +274,8 @@ func logsShape() *shape {
 		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),
 		field("rate_interval", duration("Time in which rate_lines and rate_bytes count.").def("1s")),
 		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit.").def(0)),
-		field("max_line", size("Longest line, 1KiB to 16MiB: a longer one becomes several, marked as truncated.").def("1MiB").formOf(decodes[lineSize])),
-		field("flush_after", duration("How long a line without its newline waits for the rest before what there is of it is shown, 10ms to 1h; 0 waits until the line ends.").def("1s").formOf(decodes[flushTime])),
+		field("max_line", size("Longest line, 1KiB to 16MiB: agentinit divides a longer one into several, and marks each but the last as truncated.").def("1MiB").formOf(decodes[lineSize])),
+		field("flush_after", duration("How long a line without its newline waits for the rest, 10ms to 1h; 0 waits until the line ends. Then what there is of it is shown, marked as truncated.").def("1s").formOf(decodes[flushTime])),
 	)
 }
 
@@ -316,8 +316,8 @@ func supervisorShape() *shape {
 		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
 		field("socket_mode", mode("Permission bits of the control socket, in octal.").def("0660")),
 		field("socket_group", account("Group whose members may read.")),
-		field("listen", listen("Management listener, host:port or off. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
-		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. MANAGEMENT_API_HOST and AGENTBOX_METRICS_PORT take precedence over it.")),
+		field("listen", listen("Management listener, host:port or off; off stays off, whatever the environment says. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
+		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. The environment wins: MANAGEMENT_API_HOST is the host, AGENTBOX_METRICS_PORT the port. But off stays off, whatever the environment says.")),
 		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def(program.DefaultStopGrace).formOf(decodes[budget])),
 		field("drain", duration("Time between the first 503 of /ready and the first stop; part of stop_grace.").def("0s")),
 		field("barrier", enum("What each wave waits for in the previous wave.", "ready", "running", "none").def("ready")),

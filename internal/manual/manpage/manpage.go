@@ -93,10 +93,14 @@ func cells(row string) []string {
 }
 
 // entry is one row as a list entry: the first cell, then the middle cells with their column titles,
-// then the last cell.
+// then the last cell. The type and the default of a key of the manifest are in parentheses.
 func entry(header, row []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- **%s**", strings.Trim(row[0], "`"))
+	if len(header) == 4 && len(row) == 4 && header[1] == "Type" && header[2] == "Default" {
+		fmt.Fprintf(&b, " (%s): %s\n", typeAndDefault(row[1], row[2]), row[3])
+		return b.String()
+	}
 	for n, cell := range row[1:] {
 		switch last := n == len(row)-2; {
 		case cell == "" || cell == "–":
@@ -107,6 +111,21 @@ func entry(header, row []string) string {
 		}
 	}
 	return b.String() + "\n"
+}
+
+// typeAndDefault joins two cells. A semicolon is between them where the type is a list.
+func typeAndDefault(kind, value string) string {
+	comma := ", "
+	if strings.ContainsAny(kind, ",:") {
+		comma = "; "
+	}
+	switch value {
+	case "", "–":
+		return kind
+	case "**required**":
+		return kind + comma + "required"
+	}
+	return kind + comma + "default " + value
 }
 
 // Chapter adds a document to a page: its title becomes the section title, and its headings become
