@@ -41,15 +41,17 @@ type options struct {
 const usageText = `agentinit: PID 1 and process supervisor of a container
 
 usage:
-  agentinit [--manifest FILE] [--root DIR]            boot the box
-  agentinit [--manifest FILE] [--root DIR] -- CMD …   the same, and run CMD as the essential program "main"
-  agentinit [-g] [-s] -- CMD …                        plain init for one command (also: agentinit init -- CMD …)
+  agentinit [--manifest FILE] [--root DIR]          boot the box
+  agentinit --manifest FILE [--root DIR] -- CMD …   the same, and run CMD as the essential program "main"
+  agentinit [-g] [-s] -- CMD …                      plain init for one command, without a manifest
   agentinit --version
 
 The manifest is --manifest, else $AGENTBOX_CONFIG, else /etc/agentbox.toml.
 With --root every path is below DIR, so that a box boots unprivileged.
+Without --manifest and --root before --, agentinit reads no manifest and runs CMD alone,
+even if $AGENTBOX_CONFIG is set. "agentinit init CMD …" means "agentinit -- CMD …".
 
-signals: TERM, INT stop the box (a second one skips the grace, a third kills now);
+signals: TERM, INT stop the box (a second one gives the programs 1 s at most, a third kills now);
   QUIT the same with a goroutine dump; HUP applies the manifest again;
   USR1 writes the status to the log; USR2 reopens log files.
 
