@@ -273,6 +273,28 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// shownWords is the section about Status.Shown.
+var shownWords = strings.ReplaceAll(`
+## Words of agentctl status
+
+~agentctl status~, ~agentctl why~ and ~agentctl top~ show one of these words instead of the state:
+
+| word | state | when |
+|---|---|---|
+| COMPLETED | EXITED | The latest run of a oneshot or a schedule has ended as expected. The next run of a schedule starts at its time. |
+| SCHEDULED | STOPPED | A schedule waits for its next run. It has not run yet, or its latest run was stopped. |
+| PAUSED | STOPPED or EXITED | A schedule was stopped. No run starts until ~agentctl start NAME~; ~agentctl run NAME~ starts one run. |
+
+A service that has ended as expected is EXITED, and so is a schedule whose latest run has failed.
+
+~/health~, the metric ~agentinit_program_state~ and the event ~ProgramStateChanged~ have the state. In the event, ~completed~ is true
+with COMPLETED, and ~reason~ says that a schedule waits or is paused. ~agentctl status --json~ and ~GET /v1/programs~ have both: ~state~ is
+the state, ~shown~ the word. ~shown~ is absent if ~agentctl status~ shows the state itself.
+
+~agentctl status~ exits 0 for COMPLETED and SCHEDULED, as for RUNNING, and 3 for PAUSED. For a schedule whose latest run has failed,
+it exits 0 too, because the next run comes.
+`, "~", "`")
+
 func document() string {
 	var b strings.Builder
 	b.WriteString(`# The states of a program
@@ -289,8 +311,7 @@ STARTING/preparing or STARTING/clearing in the tables then leads to STOPPED, wit
 action AwaitNeeds. agentinit starts the program when its needs hold.
 
 Where a table says BACKOFF, the program becomes FATAL instead if ` + "`restart_limit`" + ` or
-` + "`start_retries`" + ` is used up, or if ` + "`restart`" + ` is ` + "`never`" + `. COMPLETED in ` + "`agentctl status`" + `
-is EXITED of a oneshot or a schedule whose run has ended as expected.
+` + "`start_retries`" + ` is used up, or if ` + "`restart`" + ` is ` + "`never`" + `.
 
 The less obvious events: *Tick*: a time has run out. *Emptied*: the last process of the run
 is gone. *Moved*: another process is the main one from now on (MAINPID of sd_notify). *Extend*: the
@@ -304,7 +325,7 @@ Numbers are supervisord's: `)
 		}
 		fmt.Fprintf(&b, "%v %d", s, int(s))
 	}
-	b.WriteString(".\n")
+	b.WriteString(".\n" + shownWords)
 	for _, s := range situations {
 		fmt.Fprintf(&b, "\n## %s\n\n", s.name)
 		if s.means != "" {
