@@ -217,9 +217,11 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 	var rest []byte
 	var err error
 	if before := f.queue.takeOff(s, blk, now); len(before) > 0 {
-		if rest, err = f.deliver(before); err == nil {
-			f.noteQueued([]piece{{n: len(before), ring: &s.program.rings[s.kind-1], seq: s.plane.seq.Load(), time: now.UnixNano()}})
-		}
+		// For a reader, these bytes belong to the block that follows. A part of them that the disk does
+		// not take waits together with the block, so a reader must find both parts or neither.
+		mark := piece{n: len(before), ring: &s.program.rings[s.kind-1], seq: s.plane.seq.Load() + 1, time: now.UnixNano()}
+		rest, err = f.deliver(before)
+		f.noteQueued([]piece{mark}) // also after an error, because record takes what is in parts for the block
 	}
 	if err != nil {
 		rest = append(slices.Clip(rest), blk.text...)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -399,21 +400,28 @@ func TestLogDirectorySwappedForALink(t *testing.T) {
 	}
 }
 
-// The disk becomes full, then the directory is removed. Each is reported once, no captured line is
-// lost, and writing continues without help.
-func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
+// smallDisk returns a directory on a file system of that size.
+func smallDisk(t *testing.T, size string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to mount a small tmpfs")
 	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Skip("needs root: cannot mount a tmpfs: ", err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return dir
+}
+
+// The disk becomes full, then the directory is removed. Each is reported once, no captured line is
+// lost, and writing continues without help.
+func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
+	dir := smallDisk(t, "256k")
 	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 128<<10), 0o600); err != nil {
 		t.Fatal(err)
@@ -452,6 +460,48 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	}
 	for len(reports) > 0 {
 		t.Errorf("one more report: %v", <-reports)
+	}
+}
+
+// The disk becomes full within the line that says how many bytes were dropped. The ring gets the
+// program's line and no part of that one, and the file gets both lines later.
+func TestDiskThatFillsWithinAMark(t *testing.T) {
+	for _, length := range []int{1, 500} { // less and more than the part of the mark that the disk takes
+		const room = 41
+		dir := smallDisk(t, "64k")
+		path, filler := filepath.Join(dir, "log"), filepath.Join(dir, "filler")
+		old := strings.Repeat("x", os.Getpagesize()-room-1) + "\n"
+		if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filler, make([]byte, 64<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("the disk is not full: %v", err)
+		}
+		p := newPlane(t, Config{})
+		o := Options{Program: "web", To: ToFile, Path: path, MaxLine: 1 << 20}
+		s := &stream{plane: p, program: p.program("web"), kind: Stdout}
+		f := p.openFile(o, Stdout)
+		flush(t, p) // the goroutine of the queue has ended, so the test can do its work
+		f.queue.dropped = 100
+		mark, line := string(fileMark(100)), strings.Repeat("z", length)
+		f.moveBlock(s, block{text: []byte(line + "\n"), lines: 1}, time.Now())
+		if got := readLog(t, path); got != old+mark[:room] {
+			t.Errorf("%d bytes: the full disk has %d bytes, and the file ends with %q", length, len(got), got[len(old):])
+		}
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+		flush(t, p)
+		if got, want := readLog(t, path), old+mark+line+"\n"; got != want {
+			t.Errorf("%d bytes: the file ends with %q", length, got[len(old):])
+		}
+		if got := texts(all(p, Query{})); !slices.Equal(got, []string{line}) {
+			t.Errorf("%d bytes: the ring has %q", length, got)
+		}
+		if got, want := strings.Join(texts(all(p, Query{Files: true})), "\n")+"\n", old+line+"\n"; got != want {
+			t.Errorf("%d bytes: ring and file have %q", length, got[min(len(got), len(old)):])
+		}
+		p.release(f)
 	}
 }
 
