@@ -229,7 +229,10 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 		rest, err = f.deliver(blk.text)
 	}
 	stored, detached := f.queue.land()
-	if !detached {
+	if detached {
+		stored.n = len(blk.text) // the ring has it as text; noteQueued takes as much as was written
+		f.noteQueued([]piece{stored})
+	} else {
 		stored = s.record(f.parts, blk, rest, now)
 	}
 	f.judge(err)

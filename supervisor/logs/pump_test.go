@@ -208,6 +208,39 @@ func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 	})
 }
 
+// What a disk has taken too slowly is in the ring as text and in the file. A reader of both gets it once.
+func TestReadingWhatWasWrittenTooSlowly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	o := Options{Program: "web", To: ToFile, Path: path, MaxLine: 1 << 20, MaxBytes: 1, Backups: -1}
+	s := &stream{plane: p, program: p.program("web"), kind: Stdout, reactor: &reactor{wake: -1}}
+	f := p.openFile(o, Stdout)
+	flush(t, p) // the goroutine of the queue has ended, so the test can do its work
+	move := func(text string, begun time.Time) bool {
+		return f.moveBlock(s, block{text: []byte(text), lines: 1}, begun)
+	}
+	move("before\n", time.Now())
+	// The next write begins with a rotation. It fails, and while that is reported, the queue finds
+	// that the write takes too long.
+	f.archive.newest = "not a time"
+	f.report = func(error) { f.queue.look() }
+	if move("slow\n", time.Now().Add(-fileHold)) {
+		t.Error("the pump still has the stream")
+	}
+	move("after\n", time.Now())
+	want := []string{"before", "slow", "after"}
+	if got := texts(all(p, Query{})); !slices.Equal(got, want) {
+		t.Errorf("the ring has %q", got)
+	}
+	if got := readLog(t, path); got != "before\nslow\nafter\n" {
+		t.Errorf("the file has %q", got)
+	}
+	if got := texts(all(p, Query{Files: true})); !slices.Equal(got, want) {
+		t.Errorf("ring and file have %q", got)
+	}
+	p.release(f)
+}
+
 // A prompt without a newline is shown after a while. In the file it is still one line.
 func TestUnfinishedLineIsFlushed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
