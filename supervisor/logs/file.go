@@ -35,7 +35,7 @@ type fileSink struct {
 	refs    int                        // guarded by Plane.mu
 	kind    Stream                     // Stderr for a file of stderr only; guarded by Plane.mu
 	current atomic.Pointer[generation] // the same as gen, for readers
-	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu
+	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu, changed by the queue's goroutine
 
 	wantReopen, wantClose atomic.Bool
 
@@ -185,11 +185,14 @@ func (f *fileSink) noteQueued(pieces []piece) {
 // noteFile lets readers find out, even after the file was rotated, which of its lines a ring has as
 // text.
 func (f *fileSink) noteFile(gen *generation) {
+	if n := len(f.queued); n > 0 && f.queued[n-1] == gen {
+		return
+	}
+	// Each generation has a lock, and Plane.mu, which all programs need, must not wait for it.
+	queued := slices.DeleteFunc(slices.Clone(f.queued), (*generation).isForgotten)
 	f.plane.mu.Lock()
 	defer f.plane.mu.Unlock()
-	if n := len(f.queued); n == 0 || f.queued[n-1] != gen {
-		f.queued = append(slices.DeleteFunc(f.queued, (*generation).isForgotten), gen)
-	}
+	f.queued = append(queued, gen)
 }
 
 // refresh closes a file that has lost its name or its text or that must be reopened, and rotates a

@@ -17,9 +17,9 @@ import (
 // generation is one log file from its first byte until its last copy is removed: first under its
 // own name, then rotated, then compressed. Text in it stays readable by its offset.
 type generation struct {
-	mu   sync.RWMutex
-	file *os.File // nil once the sink has closed it
-	path string   // where to find the file if file is nil; "" if that is unknown
+	mu   sync.RWMutex // is not held while the disk is used
+	file *os.File     // nil once the sink has closed it
+	path string       // where to find the file if file is nil; "" if that is unknown
 	ino  uint64
 
 	inherited int64  // bytes that were in the file when it was first opened
@@ -69,22 +69,37 @@ func (g *generation) gone() bool {
 	return g.file == nil && g.path == ""
 }
 
-// reader opens the file where it is now.
+// reader opens the file where it is now. The file may be moved while it is being opened at its old
+// place; then it is opened at its new one.
 func (g *generation) reader() (*generationReader, error) {
+	for {
+		r, path, err := g.duplicate()
+		if r != nil || err != nil {
+			return r, err
+		}
+		if r, err = openLog(path, g.ino); !errors.Is(err, errGone) || g.isAt(path) {
+			return r, err
+		}
+	}
+}
+
+// duplicate returns a reader of the file if the sink has it open, and otherwise the path of the file.
+// It does not open the path, because the disk may hang, and other programs' work waits for mu.
+func (g *generation) duplicate() (r *generationReader, path string, err error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.file != nil {
 		// A separate descriptor, because the sink may close the other one at any time.
 		fd, err := unix.FcntlInt(uintptr(fileno(g.file)), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, os.NewSyscallError("fcntl", err)
+			return nil, "", os.NewSyscallError("fcntl", err)
 		}
-		return &generationReader{plain: os.NewFile(uintptr(fd), g.file.Name())}, nil
+		return &generationReader{plain: os.NewFile(uintptr(fd), g.file.Name())}, "", nil
 	}
 	if g.path == "" {
-		return nil, errGone
+		return nil, "", errGone
 	}
-	return openLog(g.path, g.ino)
+	return nil, g.path, nil
 }
 
 // openLog opens a log file or its compressed form. If ino is given, an uncompressed file must have
