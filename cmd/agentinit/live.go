@@ -273,7 +273,8 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		closeForwards(flushing, b.forwards)
 	}
 	if err := b.plane.Close(flushing); err != nil {
-		b.stderr.say(fmt.Appendln(nil, "agentinit: the end of the log may be missing:", err), nil)
+		// A path may have a secret in it.
+		b.stderr.say(fmt.Appendln(nil, "agentinit: the end of the log may be missing:", b.plane.Mask(err.Error())), nil)
 	}
 	b.stderr.wait(flushWait)
 	return code

@@ -38,16 +38,16 @@ type fileSink struct {
 	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu, changed by the queue's goroutine
 
 	wantReopen, wantClose atomic.Bool
+	failure               atomic.Pointer[error] // why the last attempt to write failed; nil if it did not
 
 	// Only the queue's goroutine uses the fields below.
 	file      *os.File
 	gen       *generation
 	parts     []filePart // where deliver has written its last batch
 	size      int64
-	lineStart bool // the file is empty or ends with a newline
-	lineBytes int  // length of the unfinished line at the end, up to Options.MaxLine
-	known     bool // the end of its text, if it has some, was written by this sink
-	failing   bool
+	lineStart bool      // the file is empty or ends with a newline
+	lineBytes int       // length of the unfinished line at the end, up to Options.MaxLine
+	known     bool      // the end of its text, if it has some, was written by this sink
 	begun     time.Time // when the file was begun, for rotation by time
 	due       time.Time // when rotation by time is due; zero: never
 	planned   *Options  // what due was computed from
@@ -117,7 +117,7 @@ func (p *Plane) sweep() {
 		}
 	}
 	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
-		return !last[f] && f.refs == 0 && f.queue.atRest() && !f.failing && f.archive.atRest()
+		return !last[f] && f.refs == 0 && f.queue.atRest() && f.failure.Load() == nil && f.archive.atRest()
 	})
 }
 
@@ -311,13 +311,30 @@ func (f *fileSink) maxBytes() int64 {
 
 // judge reports the first failure and the recovery.
 func (f *fileSink) judge(err error) {
+	was := f.failure.Load() != nil
 	if err != nil {
 		f.close() // a later batch opens the file again
+		f.failure.Store(&err)
+	} else if was {
+		f.failure.Store(nil)
 	}
-	if (err != nil) != f.failing {
-		f.failing = err != nil
+	if (err != nil) != was {
 		f.report(err)
 	}
+}
+
+// missing is the error about bytes that the file has not taken.
+func (f *fileSink) missing(n int) error {
+	err := fmt.Errorf("cannot write %s to %s", plural.Of(n, "byte"), f.path)
+	failure := f.failure.Load()
+	if failure == nil {
+		return err // it has just begun to work again
+	}
+	why := *failure
+	if errno := syscall.Errno(0); errors.As(why, &errno) {
+		why = errno // the errors around it name the path again
+	}
+	return fmt.Errorf("%w: %w", err, why)
 }
 
 func (f *fileSink) append(b []byte) (int, error) {

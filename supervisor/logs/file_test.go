@@ -23,12 +23,42 @@ import (
 // capture runs one program that prints text to stdout into a file.
 func capture(t *testing.T, p *Plane, o Options, text string) {
 	t.Helper()
+	printTo(t, p, o, text)
+	flush(t, p)
+}
+
+// captureFailing is capture for a plane with a file that cannot be written to.
+func captureFailing(t *testing.T, p *Plane, o Options, text string) {
+	t.Helper()
+	printTo(t, p, o, text)
+	flushFailing(t, p)
+}
+
+func printTo(t *testing.T, p *Plane, o Options, text string) {
+	t.Helper()
 	o.To = ToFile
 	c, stdout, stderr := open(t, p, o)
 	write(t, stdout, text)
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	flush(t, p)
+}
+
+func flushFailing(t *testing.T, p *Plane) {
+	t.Helper()
+	mustNotWrite(t, p.Flush(context.Background()))
+}
+
+// closeFailing closes a plane with a file that cannot be written to.
+func closeFailing(t *testing.T, p *Plane) {
+	t.Helper()
+	mustNotWrite(t, p.Close(context.Background()))
+}
+
+func mustNotWrite(t *testing.T, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "cannot write ") {
+		t.Errorf("error %v, although a file did not take all bytes", err)
+	}
 }
 
 func settle(t *testing.T, p *Plane) {
@@ -302,7 +332,7 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 		if l := next(); l.Text != "kept for the file" {
 			t.Errorf("the ring has %q", l.Text)
 		}
-		flush(t, p)
+		flushFailing(t, p)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -347,12 +377,12 @@ func TestLossesOfASharedFile(t *testing.T) {
 		}
 		return lost
 	}
-	flush(t, p)
+	flushFailing(t, p)
 	if got := losses(); !slices.Equal(got, make([]uint64, 4)) {
 		t.Errorf("lost %v while there is hope", got)
 	}
-	if err := p.Close(context.Background()); err != nil {
-		t.Error(err)
+	if err, want := p.Close(context.Background()), "cannot write 22 bytes to "+path+": is a directory"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %v", err, want)
 	}
 	if got := losses(); !slices.Equal(got, []uint64{4, 0, 8, 10}) {
 		t.Errorf("lost %v", got)
@@ -419,17 +449,17 @@ func TestPathsOfThePastAreForgotten(t *testing.T) {
 	p := newPlane(t, Config{})
 	used := filepath.Join(dir, "used.log")
 	c, stdout, stderr := open(t, p, Options{Program: "used", To: ToFile, Path: used})
-	capture(t, p, Options{Program: "bad", Path: bad}, "lost\n")
+	captureFailing(t, p, Options{Program: "bad", Path: bad}, "lost\n")
 	p.Remove("bad")
 	ended := filepath.Join(dir, "ended.log")
-	capture(t, p, Options{Program: "ended", Path: ended}, "done\n")
+	captureFailing(t, p, Options{Program: "ended", Path: ended}, "done\n")
 	paths := 0
 	newPaths := func() {
 		for range 2 * leastSweep {
 			settle(t, p)
 			path := filepath.Join(dir, fmt.Sprint(paths, ".log"))
 			paths++
-			capture(t, p, Options{Program: "web", Path: path}, "unfinished")
+			captureFailing(t, p, Options{Program: "web", Path: path}, "unfinished")
 		}
 		settle(t, p)
 		if n := len(p.files); n > leastSweep {
@@ -446,14 +476,14 @@ func TestPathsOfThePastAreForgotten(t *testing.T) {
 		t.Error("the file of a program that was removed is known for ever")
 	}
 	first := filepath.Join(dir, "0.log")
-	capture(t, p, Options{Program: "web", Path: first}, "again\n")
+	captureFailing(t, p, Options{Program: "web", Path: first}, "again\n")
 	if got := readLog(t, first); got != "unfinished\nagain\n" {
 		t.Errorf("a file that had been forgotten holds %q", got)
 	}
 	write(t, stdout, "still\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	flush(t, p)
+	flushFailing(t, p)
 	if got := readLog(t, used); got != "still\n" {
 		t.Errorf("the file in use holds %q", got)
 	}
@@ -481,11 +511,12 @@ func TestFileNeverFollowsTraps(t *testing.T) {
 	reports := make(chan error, 10)
 	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
 	for _, path := range []string{link, fifo} {
-		capture(t, p, Options{Program: "web", Path: path}, "x\n")
+		captureFailing(t, p, Options{Program: "web", Path: path}, "x\n")
 		if err := <-reports; err == nil {
 			t.Errorf("%s was opened", path)
 		}
 	}
+	closeFailing(t, p)
 	if got := readLog(t, target); got != "precious" {
 		t.Errorf("the link's target is %q", got)
 	}

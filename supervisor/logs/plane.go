@@ -190,22 +190,35 @@ func (p *Plane) list(names []string) []*programLog {
 }
 
 // Flush waits until the console and all files have taken what was handed to them, or until ctx
-// ends. To flush all output of a program, first wait for Done of its capture.
+// ends. An error names each file that did not take all of it. To flush all output of a program, first
+// wait for Done of its capture.
 func (p *Plane) Flush(ctx context.Context) error {
-	queues := []*queue{p.console.out, p.console.err}
-	p.mu.Lock()
-	for _, f := range p.files {
-		queues = append(queues, f.queue)
+	var late error // the same for all that ctx did not wait for
+	for _, q := range []*queue{p.console.out, p.console.err} {
+		if _, err := q.flush(ctx); err != nil { // the console keeps no bytes
+			late = err
+		}
 	}
-	p.mu.Unlock()
 	var errs []error
-	for _, q := range queues {
-		errs = append(errs, q.flush(ctx))
+	for _, f := range p.sinks() {
+		kept, err := f.queue.flush(ctx)
+		if err != nil {
+			late = err
+		} else if kept > 0 {
+			errs = append(errs, f.missing(kept))
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("cannot flush all logs: %w", ctx.Err())
+	if late != nil {
+		errs = append(errs, fmt.Errorf("cannot flush all logs: %w", late))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// sinks returns all files that are known.
+func (p *Plane) sinks() []*fileSink {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.files))
 }
 
 // Reopen closes every log file and opens it again by its path, for tools that moved the file away.
@@ -219,7 +232,8 @@ func (p *Plane) Reopen() {
 }
 
 // Close abandons the remaining captures, flushes until ctx ends and stops the package's goroutines.
-// Lines written to Writer still pass afterwards.
+// What a file has not taken by then is lost, and the error says so. Lines written to Writer still pass
+// afterwards.
 func (p *Plane) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true
@@ -230,11 +244,11 @@ func (p *Plane) Close(ctx context.Context) error {
 		r.stop()
 	}
 	err := p.Flush(ctx)
-	p.mu.Lock()
-	files := slices.Collect(maps.Values(p.files))
-	p.mu.Unlock()
+	files := p.sinks()
 	for _, f := range files {
 		f.queue.giveUp()
+	}
+	for _, f := range files {
 		err = errors.Join(err, f.archive.wait(ctx))
 	}
 	return err

@@ -102,7 +102,7 @@ func TestReadingWhatWasKept(t *testing.T) {
 	p := newPlane(t, Config{})
 	o := Options{Program: "web", Run: 1, Path: filepath.Join(dir, "log"), MaxBytes: 3000, Backups: -1}
 	text := numbered(1000)
-	capture(t, p, o, text)
+	captureFailing(t, p, o, text)
 	if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -424,10 +424,11 @@ func TestLogDirectorySwappedForALink(t *testing.T) {
 	if err := unix.Lchown(filepath.Join(dir, "mine"), 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	capture(t, p, Options{Program: "web", Path: path}, "y\n")
+	captureFailing(t, p, Options{Program: "web", Path: path}, "y\n")
 	if err := <-reports; err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("report = %v", err)
 	}
+	closeFailing(t, p)
 	if names, err := os.ReadDir(filepath.Join(dir, "secret")); err != nil || len(names) != 0 {
 		t.Errorf("root wrote %v, %v", names, err)
 	}

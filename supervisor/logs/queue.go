@@ -363,8 +363,8 @@ func (q *queue) wake() {
 }
 
 // flush waits until all queued data is written, or until ctx ends. Data that could not be written
-// is tried once more.
-func (q *queue) flush(ctx context.Context) error {
+// is tried once more. It returns how many bytes are kept because that failed again.
+func (q *queue) flush(ctx context.Context) (kept int, err error) {
 	q.mu.Lock()
 	if q.kept { // also if an attempt is under way: it may have begun before the caller mended something
 		q.again = true
@@ -372,7 +372,7 @@ func (q *queue) flush(ctx context.Context) error {
 	}
 	if !q.running {
 		q.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	if q.idle == nil {
 		q.idle = make(chan struct{})
@@ -381,10 +381,15 @@ func (q *queue) flush(ctx context.Context) error {
 	q.mu.Unlock()
 	select {
 	case <-idle:
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.kept {
+		kept = len(q.pending) + q.tried
+	}
+	return kept, nil
 }
 
 // giveUp counts the bytes that write has kept as lost. It is called when the plane closes.

@@ -62,8 +62,8 @@ func TestSlowReaderHoldsOnce(t *testing.T) {
 		if held < 10 || lost != 0 {
 			t.Errorf("a reader that is quick enough: held %d times, %d lines lost", held, lost)
 		}
-		if err := q.flush(t.Context()); err != nil {
-			t.Error(err)
+		if kept, err := q.flush(t.Context()); kept > 0 || err != nil {
+			t.Errorf("%d bytes are kept, error %v", kept, err)
 		}
 	})
 }
@@ -126,8 +126,8 @@ func TestFailingFileHoldsOnce(t *testing.T) {
 					t.Errorf("trouble %d: held for %v, %d bytes lost", trouble, held, lost)
 				}
 				failing.Store(false)
-				if err := q.flush(t.Context()); err != nil {
-					t.Error(err)
+				if kept, err := q.flush(t.Context()); kept > 0 || err != nil {
+					t.Errorf("%d bytes are kept, error %v", kept, err)
 				}
 				held = 0
 				for range 100 {
