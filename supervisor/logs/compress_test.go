@@ -75,6 +75,34 @@ func TestOldFilesGoWhileAnotherIsCompressed(t *testing.T) {
 	}
 }
 
+// The age of a rotated file counts from its rotation, whether it was compressed meanwhile or not.
+func TestTheAgeOfARotatedFile(t *testing.T) {
+	for _, compress := range []Compression{CompressNone, CompressGzip} {
+		a, _ := rotatedFiles(t, 0)
+		rotated := time.Now().Add(-2 * time.Hour)
+		name := a.path + "." + rotated.UTC().Format(archiveLayout)
+		if err := os.WriteFile(name, []byte("line\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := &Options{Backups: -1, MaxAge: 3 * time.Hour, Compress: compress}
+		for _, age := range []time.Duration{2 * time.Hour, o.MaxAge - 1} {
+			old, err := a.clean(o, 0, rotated.Add(age))
+			if err != nil || !old.Equal(rotated.Add(o.MaxAge)) {
+				t.Errorf("%q after %v: too old at %v, error %v", compress, age, old, err)
+			}
+			if left, _ := archives(t, a.path); len(left) != 1 {
+				t.Errorf("%q after %v: left %q", compress, age, left)
+			}
+		}
+		if old, err := a.clean(o, 0, rotated.Add(o.MaxAge)); err != nil || !old.IsZero() {
+			t.Errorf("%q at its end: too old at %v, error %v", compress, old, err)
+		}
+		if left, _ := archives(t, a.path); len(left) != 0 {
+			t.Errorf("%q at its end: left %q", compress, left)
+		}
+	}
+}
+
 // A crash during a compression leaves an unfinished file. The next compression replaces it. If there is
 // none, it goes with the file that it was made of.
 func TestAnUnfinishedCompressionLeavesNothing(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -147,11 +146,9 @@ func (f *fileSink) logFiles(known map[string]*covered, q *Query) ([]logFile, err
 		if n := len(files); n > 0 && files[n-1].path == path {
 			continue // a crash, or just now the compressor, has left both forms
 		}
-		suffix := strings.TrimPrefix(path, f.path+".")
-		ended, err := time.Parse(archiveLayout, suffix)
-		ours := known[path] != nil || first != nil && suffix >= *first
-		if err == nil && !ended.Before(q.Since) && (ours || !ended.Before(q.Resume)) {
-			file := logFile{path: path, ended: ended, size: math.MaxInt64}
+		ours := known[path] != nil || first != nil && !a.ended.Before(*first)
+		if !a.ended.Before(q.Since) && (ours || !a.ended.Before(q.Resume)) {
+			file := logFile{path: path, ended: a.ended, size: math.MaxInt64}
 			if c := known[path]; c != nil {
 				file.spans = c.spans
 			}

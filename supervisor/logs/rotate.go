@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,8 @@ type archive struct {
 	path     string
 	report   func(error)
 	listings *listings
-	newest   string                 // the last suffix used; only the queue's goroutine uses it
-	first    atomic.Pointer[string] // the first suffix that this agentinit has used; nil if there is none
+	newest   string                    // the last suffix used; only the queue's goroutine uses it
+	first    atomic.Pointer[time.Time] // the first time that this agentinit has put into a name; nil if there is none
 
 	failing bool // the last cleaning failed; only run's goroutine uses it
 
@@ -75,13 +76,15 @@ func (a *archive) shift() (name string, err error) {
 	if a.newest == "" {
 		a.newest = a.last()
 	}
-	suffix := time.Now().UTC().Format(archiveLayout)
+	ended := time.Now().UTC()
+	suffix := ended.Format(archiveLayout)
 	if suffix <= a.newest { // the clock was set back, or its resolution is coarse
 		t, err := time.Parse(archiveLayout, a.newest)
 		if err != nil {
 			return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 		}
-		suffix = t.Add(1).Format(archiveLayout)
+		ended = t.Add(1)
+		suffix = ended.Format(archiveLayout)
 	}
 	a.newest = suffix
 	name = a.path + "." + suffix
@@ -94,7 +97,7 @@ func (a *archive) shift() (name string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 	}
-	a.first.CompareAndSwap(nil, &suffix)
+	a.first.CompareAndSwap(nil, &ended)
 	return name, nil
 }
 
@@ -210,10 +213,11 @@ func inDirectory(path string, f func(d *safeopen.Directory, base string) error) 
 	return errors.Join(f(d, filepath.Base(path)), d.Close())
 }
 
+// archived is a rotated file.
 type archived struct {
-	path    string
-	size    int64
-	modTime time.Time
+	path  string
+	size  int64
+	ended time.Time // when it was rotated, as its name says: a compression makes a new file
 }
 
 // clean first removes the files above the limits, so that they are not compressed in vain. Then it
@@ -227,7 +231,7 @@ func (a *archive) clean(o *Options, size int64, now time.Time) (old time.Time, e
 	}
 	files, err = prune(files, o, size, now)
 	for _, f := range files {
-		if due := f.modTime.Add(o.MaxAge); o.MaxAge > 0 && (old.IsZero() || due.Before(old)) {
+		if due := f.ended.Add(o.MaxAge); o.MaxAge > 0 && (old.IsZero() || due.Before(old)) {
 			old = due
 		}
 	}
@@ -256,8 +260,12 @@ func (a *archive) list() ([]archived, error) {
 		return nil, err
 	}
 	var files []archived
-	err = inDirectory(a.path, func(d *safeopen.Directory, _ string) error {
+	err = inDirectory(a.path, func(d *safeopen.Directory, base string) error {
 		for _, name := range names {
+			ended, err := time.Parse(archiveLayout, strings.TrimPrefix(uncompressed(name), base+"."))
+			if err != nil {
+				continue
+			}
 			e, err := d.Stat(name)
 			if errors.Is(err, fs.ErrNotExist) || err == nil && !e.Regular {
 				continue
@@ -265,7 +273,7 @@ func (a *archive) list() ([]archived, error) {
 			if err != nil {
 				return err
 			}
-			files = append(files, archived{filepath.Join(filepath.Dir(a.path), name), e.Size, e.ModTime})
+			files = append(files, archived{filepath.Join(filepath.Dir(a.path), name), e.Size, ended})
 		}
 		return nil
 	})
@@ -285,7 +293,7 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	var errs []error
 	for i, f := range files {
 		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
-		tooOld := o.MaxAge > 0 && now.Sub(f.modTime) >= o.MaxAge
+		tooOld := o.MaxAge > 0 && now.Sub(f.ended) >= o.MaxAge
 		tooBig := o.TotalBytes > 0 && total > o.TotalBytes
 		if !tooMany && !tooOld && !tooBig {
 			kept = append(kept, f)
