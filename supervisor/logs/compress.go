@@ -76,10 +76,6 @@ func uncompressed(path string) string {
 // partOf is the name of the compressed form of a file while it is being written.
 func (c *compressor) partOf(name string) string { return name + c.suffix + ".part" }
 
-// compressing bounds how many files are compressed at once: ten thousand rotated files must not
-// start ten thousand compressors.
-var compressing = make(chan struct{}, 1)
-
 // errNoTurn says that a file was not compressed because another one still is.
 var errNoTurn = errors.New("another file is being compressed")
 
@@ -87,13 +83,13 @@ var errNoTurn = errors.New("another file is being compressed")
 // there, and the next attempt overwrites the unfinished part. If enough has a value before it is the
 // file's turn, the error is errNoTurn.
 func (c *compressor) compress(path string, enough <-chan struct{}) error {
+	result := make(chan error, 1)
 	select {
-	case compressing <- struct{}{}:
+	case lowPriority() <- func() { result <- inDirectory(path, c.replace) }:
+		return <-result
 	case <-enough:
 		return errNoTurn
 	}
-	defer func() { <-compressing }()
-	return atLowPriority(func() error { return inDirectory(path, c.replace) })
 }
 
 func (c *compressor) replace(d *safeopen.Directory, name string) error {
@@ -159,9 +155,10 @@ func written(f *os.File) (int64, error) {
 }
 
 // lowPriority is a thread with the lowest priority, nice 19 and the idle I/O class, which runs the
-// functions sent to it. setpriority(2) and ioprio_set(2) change one thread. To raise the priority
-// again needs CAP_SYS_NICE, so no other goroutine may use the thread. It stays, because a thread
-// that ends is missing among those that agentinit has in reserve.
+// functions sent to it, one at a time: ten thousand rotated files must not start ten thousand
+// compressors. setpriority(2) and ioprio_set(2) change one thread. To raise the priority again needs
+// CAP_SYS_NICE, so no other goroutine may use the thread. It stays, because a thread that ends is
+// missing among those that agentinit has in reserve.
 var lowPriority = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go lowly(work)
@@ -177,13 +174,6 @@ func lowly(work <-chan func()) {
 	for f := range work {
 		f()
 	}
-}
-
-// atLowPriority runs f on that thread.
-func atLowPriority(f func() error) error {
-	result := make(chan error, 1)
-	lowPriority() <- func() { result <- f() }
-	return <-result
 }
 
 const (
