@@ -131,7 +131,8 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 	if err := w.Close(); err != nil {
 		return fmt.Errorf("cannot compress %s: %w", src, err)
 	}
-	return nil
+	// Without this, the disk may have the removal of the original earlier than these bytes.
+	return out.Sync()
 }
 
 // errHoles says that a program has made or changed a rotated file, because agentinit only appends. On

@@ -5,8 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // rotatedFiles makes the rotated files of a log, the oldest first.
@@ -73,6 +77,48 @@ func TestOldFilesGoWhileAnotherIsCompressed(t *testing.T) {
 	}
 	if exists(t, files[3]) || !exists(t, files[3]+".zst") {
 		t.Error("it is not compressed after that")
+	}
+}
+
+// withoutSync calls f on a thread for which fsync(2) fails, as it does for a broken disk.
+func withoutSync(t *testing.T, f func() error) error {
+	t.Helper()
+	filter := []unix.SockFilter{ // see seccomp(2)
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSYNC, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EIO)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	refused, result := make(chan error, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // without an unlock: the thread ends with this goroutine
+		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+		if err == nil {
+			_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+			if errno != 0 {
+				err = errno
+			}
+		}
+		if refused <- err; err == nil {
+			result <- f()
+		}
+	}()
+	if err := <-refused; err != nil {
+		t.Skip("needs a kernel with seccomp filters: ", err)
+	}
+	return <-result
+}
+
+// A file is removed only after the disk has its compressed form.
+func TestAFileStaysUntilItsCompressedFormIsOnTheDisk(t *testing.T) {
+	for _, c := range compressors {
+		a, files := rotatedFiles(t, 1)
+		err := withoutSync(t, func() error { return inDirectory(files[0], c.replace) })
+		left, _ := filepath.Glob(a.path + ".*")
+		if !errors.Is(err, unix.EIO) || !slices.Equal(left, files) {
+			t.Errorf("%s: error %v, left %q", c.name, err, left)
+		}
 	}
 }
 
