@@ -273,7 +273,7 @@ func logsShape() *shape {
 		field("rate_lines", integer("Most lines of the program in rate_interval; the others are counted and dropped. 0 has no limit.").between(0, 1000000000).def(0)),
 		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),
 		field("rate_interval", duration("Time in which rate_lines and rate_bytes count.").def("1s")),
-		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit.").def(0)),
+		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit. If max_bytes is 0 or larger than this, the file is rotated at half of it.").def(0)),
 		field("max_line", size("Longest line, 1KiB to 16MiB: agentinit divides a longer one into several, and marks each but the last as truncated.").def("1MiB").formOf(decodes[lineSize])),
 		field("flush_after", duration("How long a line without its newline waits for the rest, 10ms to 1h; 0 waits until the line ends. Then what there is of it is shown, marked as truncated.").def("1s").formOf(decodes[flushTime])),
 	)

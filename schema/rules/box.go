@@ -363,6 +363,10 @@ func emptyProbes(p programTable) (out []schema.Finding) {
 	return out
 }
 
+// rotatedSuffix is what a rotated log file has after the path of the log. A program whose log has
+// such a name would lose it to the rotation of another.
+var rotatedSuffix = regexp.MustCompile(`\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
+
 func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	writer := map[string]string{}
 	for _, p := range programs(d) {
@@ -372,17 +376,18 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 		}
 		n, _ := p.merged["instances"].(int64)
 		for _, key := range []string{"path", "stderr_path"} {
-			path, _ := logs[key].(string)
-			if path == "" || logs["to"] == "none" || key == "path" && logs["to"] != "file" {
+			name, _ := logs[key].(string)
+			if name == "" || logs["to"] == "none" || key == "path" && logs["to"] != "file" {
 				continue
 			}
-			if n > 1 && !strings.Contains(path, "${INSTANCE") {
+			if n > 1 && !strings.Contains(name, "${INSTANCE") {
 				out = append(out, p.finding("is one file for "+strconv.FormatInt(n, 10)+" instances", "put ${INSTANCE} into the path", "logs", key))
 			}
-			if other, taken := writer[path]; taken && other != p.keys[1] {
+			file := rotatedSuffix.ReplaceAllString(path.Clean(name), "")
+			if other, taken := writer[file]; taken && other != p.keys[1] {
 				out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", key))
 			}
-			writer[path] = p.keys[1]
+			writer[file] = p.keys[1]
 		}
 	}
 	return out

@@ -237,6 +237,8 @@ var cases = []testCase{
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x'}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}", says: `"a"`},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x', stderr_path = '/e'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/e'}", says: `"a"`},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {path = '/l/x'}\n[programs.b]\ncommand = 'x'\nlogs = {path = '/l/../l//x'}"},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {path = '/x.20260101T000000.000000000Z'}\n[programs.b]\ncommand = 'x'\nlogs = {path = '/x'}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {stderr_path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {stderr_path = '/x'}", says: `"a"`},
 	{code: "E170", want: 1, text: "[templates.a]\ncommand = 'x'\nintents = [38000]", says: "templates.a.intents stdin"},
 	{code: "E170", want: 0, text: "[templates.a]\ncommand = 'x'\nintents = [38000]\nstdin = 'pipe'\n[templates.b]\ncommand = 'x'\nintents = []"},

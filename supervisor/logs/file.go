@@ -306,7 +306,16 @@ func (f *fileSink) maxBytes() int64 {
 	if time.Now().Before(f.retryAt) {
 		return 0
 	}
-	return f.options.Load().MaxBytes
+	return f.options.Load().rotateAbove()
+}
+
+// rotateAbove is the largest size of the current file. If MaxBytes would let it grow above
+// TotalBytes, it is half of TotalBytes, so that an older file has room too.
+func (o *Options) rotateAbove() int64 {
+	if o.TotalBytes > 0 && (o.MaxBytes == 0 || o.MaxBytes > o.TotalBytes) {
+		return max(o.TotalBytes/2, 1)
+	}
+	return o.MaxBytes
 }
 
 // judge reports the first failure and the recovery.

@@ -827,3 +827,25 @@ func TestAFailedCheckOfTheAgesIsRepeated(t *testing.T) {
 		}
 	})
 }
+
+// total_bytes bounds the current file too, whatever max_bytes says.
+func TestTotalBytesBoundsTheCurrentFile(t *testing.T) {
+	for _, maxBytes := range []int64{0, 50_000_000, 120_001, 120_000} {
+		path := filepath.Join(t.TempDir(), "log")
+		p := newPlane(t, Config{})
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: maxBytes, Backups: -1, TotalBytes: 120_000}, numbered(50_000))
+		settle(t, p)
+		total := int64(0)
+		names, _ := archives(t, path)
+		for _, name := range append(names, path) {
+			info, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += info.Size()
+		}
+		if total > 120_000 || len(names) > 1 {
+			t.Errorf("max_bytes = %d: %d bytes, rotated are %v", maxBytes, total, names)
+		}
+	}
+}

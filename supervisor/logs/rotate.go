@@ -286,7 +286,7 @@ func (a *archive) list() ([]archived, error) {
 // prune removes the oldest files that the limits for number, age or total size do not allow.
 func prune(files []archived, o *Options, size int64, now time.Time) (kept []archived, err error) {
 	// The current file may still grow to its limit.
-	total := max(size, o.MaxBytes)
+	total := max(size, o.rotateAbove())
 	for _, f := range files {
 		total += f.size
 	}
