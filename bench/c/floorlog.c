@@ -1,5 +1,8 @@
-/* The floor of capture: N programs, a pipe each, 64 KiB read and written to
-   DIR/I/current, which is renamed at the last line border below MAX bytes. */
+/* The floor of capture: N programs with a pipe of PIECE bytes each, PIECE bytes read
+   at once and written to DIR/I/current. The file is renamed at the last line border
+   within MAX bytes. If MAX is within a line, this line is completed first. PIECE is the
+   size to which agentinit enlarges a full pipe and what it reads at once
+   (grownPipe and pumpSize in supervisor/logs). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,6 +11,10 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define PIECE (256 << 10)
+
+static long max;
 
 struct log { int in, out, files; long size; char dir[512]; };
 
@@ -29,11 +36,26 @@ static void put(struct log *l, char *p, size_t n) {
 	}
 }
 
+static void keep(struct log *l, char *p, size_t n) {
+	size_t room = l->size < max ? max - l->size : 0;
+	if (n > room) {
+		char *nl = memrchr(p, '\n', room);
+		if (!nl) nl = memchr(p + room, '\n', n - room);
+		if (nl) {
+			size_t head = nl + 1 - p;
+			put(l, p, head);
+			rotate(l);
+			p += head; n -= head;
+		}
+	}
+	put(l, p, n);
+}
+
 int main(int argc, char **argv) {
-	static char buf[65536];
+	static char buf[PIECE];
 	if (argc < 5) return 2;
 	int n = atoi(argv[1]), ep = epoll_create1(EPOLL_CLOEXEC);
-	long max = atol(argv[2]);
+	max = atol(argv[2]);
 	struct log *logs = calloc(n, sizeof *logs);
 	for (int i = 0; i < n; i++) {
 		int p[2];
@@ -44,6 +66,10 @@ int main(int argc, char **argv) {
 		l->out = -1;
 		rotate(l);
 		if (pipe2(p, O_CLOEXEC)) return 7;
+		/* Without CAP_SYS_RESOURCE the kernel refuses this beyond a limit for all
+		   pipes of the user (pipe(7), pipe-user-pages-soft). The pipe then keeps
+		   its size, as in agentinit. */
+		fcntl(p[0], F_SETPIPE_SZ, PIECE);
 		if (vfork() == 0) {
 			dup2(p[1], 1);
 			execv(argv[4], argv + 4);
@@ -61,13 +87,7 @@ int main(int argc, char **argv) {
 			struct log *l = e[i].data.ptr;
 			ssize_t r = read(l->in, buf, sizeof buf);
 			if (r <= 0) { close(l->in); continue; }
-			if (l->size + r > max) {
-				char *nl = memrchr(buf, '\n', r);
-				size_t head = nl ? nl + 1 - buf : r;
-				put(l, buf, head);
-				rotate(l);
-				put(l, buf + head, r - head);
-			} else put(l, buf, r);
+			keep(l, buf, r);
 		}
 	}
 }
