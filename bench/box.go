@@ -52,12 +52,12 @@ func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, fifo.Close())
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, fifo.Close())
 	}
 	b := &box{dir: dir, cmd: cmd, fifo: fifo, told: map[byte]int{}}
 	if err := b.expect('S', 1); err != nil {
@@ -112,23 +112,28 @@ func (b *box) pid() int { return b.cmd.Process.Pid }
 // stop sends TERM and waits until the init has ended.
 func (b *box) stop() error {
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
+		return errors.Join(err, b.kill())
 	}
 	return b.wait()
 }
 
+// kill kills the init with its programs and waits until the init has ended. Every measurement that
+// fails calls it: otherwise the box would run beside all later ones.
 func (b *box) kill() error {
 	killTree(b.pid())
 	return b.wait()
 }
 
-func (b *box) wait() error {
+func (b *box) wait() error { return errors.Join(b.reap(), b.fifo.Close()) }
+
+// reap waits until the init has ended. Its exit status does not matter.
+func (b *box) reap() error {
 	err := b.cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		err = nil
+		return nil
 	}
-	return errors.Join(err, b.fifo.Close())
+	return err
 }
 
 // cgroups is the directory in which the init has made a cgroup for each program, or "" if it has

@@ -210,25 +210,34 @@ func settled(ctx context.Context, l *lab, p peer, n int, env ...string) (*box, e
 		return nil, err
 	}
 	if err := b.expect('B', n); err != nil {
-		killTree(b.pid())
-		return nil, err
+		return nil, errors.Join(err, b.kill())
 	}
 	time.Sleep(1500 * time.Millisecond)
-	return b, b.drain()
+	if err := b.drain(); err != nil {
+		return nil, errors.Join(err, b.kill())
+	}
+	return b, nil
 }
 
 func restart(ctx context.Context, l *lab, p peer) ([]float64, error) {
-	const kills = 200
 	b, err := settled(ctx, l, p, 10)
 	if err != nil {
 		return nil, err
 	}
-	var took []time.Duration
-	end := time.Now().Add(10 * time.Second) // some peers wait a second before each restart
-	for len(took) < kills && time.Now().Before(end) {
+	took, err := b.restarts(200, 10*time.Second)
+	if err = errors.Join(err, b.kill()); err != nil {
+		return nil, err
+	}
+	return []float64{ms(quantile(took, 0.5)), ms(quantile(took, 0.99))}, nil
+}
+
+// restarts kills a program and waits until one runs again, kills times. It stops earlier when limit
+// has passed, because some peers wait a second before each restart.
+func (b *box) restarts(kills int, limit time.Duration) (took []time.Duration, err error) {
+	for end := time.Now().Add(limit); len(took) < kills && time.Now().Before(end); {
 		live := victims(b.pid(), "prog")
 		if len(live) == 0 {
-			return nil, fmt.Errorf("no program left; %v", b.kill())
+			return nil, errors.New("no program left")
 		}
 		began := time.Now()
 		if err := syscall.Kill(live[len(took)%len(live)], syscall.SIGKILL); err != nil {
@@ -239,7 +248,7 @@ func restart(ctx context.Context, l *lab, p peer) ([]float64, error) {
 		}
 		took = append(took, time.Since(began))
 	}
-	return []float64{ms(quantile(took, 0.5)), ms(quantile(took, 0.99))}, b.kill()
+	return took, nil
 }
 
 // orphans runs the load twice, because counting zombies takes processor time from the reaper. The
@@ -296,7 +305,7 @@ func status(ctx context.Context, l *lab, p peer) ([]float64, error) {
 		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 		took = append(took, time.Since(began))
 		if err != nil {
-			return nil, fmt.Errorf("%w: %.200s; %v", err, out, b.kill())
+			return nil, errors.Join(fmt.Errorf("%w: %.200s", err, out), b.kill())
 		}
 	}
 	return one(ms(quantile(took, 0.5)), b.kill())
@@ -310,7 +319,7 @@ func idle(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	fields := []string{"voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"}
 	before, err := sumStatus(b.pid(), fields...)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, b.kill())
 	}
 	time.Sleep(5 * time.Second)
 	after, err := sumStatus(b.pid(), fields...)
@@ -374,16 +383,13 @@ func shutdown(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	handled := make(chan error, 1)
 	go func() { handled <- b.expect('T', n) }()
 	began := time.Now()
-	// The fifo must stay open until every report is read.
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return nil, err
+		return nil, errors.Join(err, b.kill())
 	}
-	state, err := b.cmd.Process.Wait()
+	err = b.reap()
 	took := time.Since(began)
-	if err != nil {
-		return nil, fmt.Errorf("%w (%v)", err, state)
-	}
-	return one(ms(took), errors.Join(<-handled, b.fifo.Close()))
+	// The FIFO must stay open until every report is read.
+	return one(ms(took), errors.Join(err, <-handled, b.fifo.Close()))
 }
 
 // ladder is the configured time between TERM and KILL of every peer.
