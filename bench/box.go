@@ -227,7 +227,28 @@ func zombies(pid int) int {
 	return n
 }
 
-// sumStatus adds up one numeric field of /proc/PID/task/*/status.
+// helpers lists an init and the processes that belong to it. s6 and runit have one supervise process
+// for each service. The programs, which run the file called program, are left out.
+func helpers(pid int, program string) []int {
+	programs := victims(pid, program)
+	return slices.DeleteFunc(append(descendants(pid), pid), func(p int) bool { return slices.Contains(programs, p) })
+}
+
+// switches is how often each process of an init was switched to and from a processor. The programs
+// are left out.
+func switches(pid int, program string) (map[int]int, error) {
+	all := map[int]int{}
+	for _, p := range helpers(pid, program) {
+		n, err := sumStatus(p, "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+		if err != nil {
+			return nil, err
+		}
+		all[p] = n
+	}
+	return all, nil
+}
+
+// sumStatus adds up numeric fields of /proc/PID/task/*/status.
 func sumStatus(pid int, fields ...string) (int, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(files) == 0 {
@@ -253,14 +274,10 @@ func sumStatus(pid int, fields ...string) (int, error) {
 	return sum, nil
 }
 
-// pss is the proportional set size of an init in KiB. It includes the init's helpers (s6 and runit
-// have one supervise process for each service) but not the programs.
+// pss is the proportional set size of an init and its helpers in KiB. The programs are left out.
 func pss(pid int, program string) (int, error) {
-	sum, programs := 0, victims(pid, program)
-	for _, p := range append(descendants(pid), pid) {
-		if slices.Contains(programs, p) {
-			continue
-		}
+	sum := 0
+	for _, p := range helpers(pid, program) {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p))
 		if err != nil {
 			return 0, err

@@ -98,17 +98,10 @@ func totalSize(dir string) (n int64, err error) {
 // keepsLines excludes the other files that svlogd and s6-log keep beside their logs.
 func keepsLines(name string) bool { return name != "config" && name != "lock" && name != "state" }
 
-// cpuTime is the processor time of an init and its helpers, without the programs.
+// cpuTime is the processor time of an init and its helpers. The programs are left out.
 func cpuTime(pid int, program string) (time.Duration, error) {
-	programs := map[int]bool{}
-	for _, p := range victims(pid, program) {
-		programs[p] = true
-	}
 	ticks := 0
-	for _, p := range append(descendants(pid), pid) {
-		if programs[p] {
-			continue
-		}
+	for _, p := range helpers(pid, program) {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
 		if err != nil {
 			continue // the process has ended

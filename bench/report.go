@@ -29,6 +29,7 @@ type Column struct {
 	Name   string `json:"name"`
 	Unit   string `json:"unit"`
 	Higher bool   `json:"higher_is_better,omitempty"`
+	Count  bool   `json:"count,omitempty"` // how many samples the other columns are of: neither better nor worse
 	Goals  []Goal `json:"goals,omitempty"`
 }
 
@@ -110,7 +111,10 @@ func (r Row) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprint(w, "  ")
 	for _, c := range r.Columns {
-		fmt.Fprintf(w, "\t%s, %s", c.Name, c.Unit)
+		fmt.Fprintf(w, "\t%s", c.Name)
+		if c.Unit != "" {
+			fmt.Fprintf(w, ", %s", c.Unit)
+		}
 	}
 	fmt.Fprintln(w)
 	for _, result := range r.Results {
@@ -135,10 +139,10 @@ func (r Row) print(out io.Writer) error {
 // goals.
 func (r Row) verdicts(column int) (lines []string) {
 	mine, ok := r.median(ours, column)
-	if !ok {
+	c := r.Columns[column]
+	if !ok || c.Count {
 		return nil
 	}
-	c := r.Columns[column]
 	if peer, best := r.bestPeer(column); peer != "" && best != 0 {
 		lines = append(lines, fmt.Sprintf("%s: %.2f × %s, the best peer", c.Name, mine/best, peer))
 	}
