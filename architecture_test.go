@@ -294,21 +294,184 @@ func TestNoInitFunctions(t *testing.T) {
 	}
 }
 
+// maySleep lists the functions of tests that let time pass outside the text of a synctest.Test call.
+var maySleep = map[string]string{
+	"supervisor kernel.Start":                 "a fake whose caller runs in a bubble",
+	"supervisor kernel.Forget":                "a fake whose caller runs in a bubble",
+	"adapters/federation/host oneByOne.write": "a fake whose caller runs in a bubble",
+	"e2e chaos.answers":                       "a pause as between two probes of the kubelet",
+}
+
+// A test waits for an event, or runs in a synctest bubble, where the time is not real. If an event
+// is not reported, a function called waitUntil polls for it.
 func TestTestsDoNotSleep(t *testing.T) {
 	fset, all := sources(t)
+	used := map[string]bool{}
 	for _, s := range all {
 		if !s.test || s.pkg == "." {
 			continue
 		}
-		synctest := slices.ContainsFunc(s.file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
-		ast.Inspect(s.file, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok && !synctest {
-				if from, ok := sel.X.(*ast.Ident); ok && from.Name == "time" && sel.Sel.Name == "Sleep" {
-					t.Errorf("%s: a test waits for an event, or runs in a synctest bubble; it does not sleep", fset.Position(n.Pos()))
+		for _, d := range s.file.Decls {
+			name := s.pkg + " " + declName(d)
+			for _, at := range sleeps(d) {
+				if _, ok := maySleep[name]; !ok {
+					t.Errorf("%s: a test waits for an event, or runs in a synctest bubble; it does not sleep", fset.Position(at))
+				}
+				used[name] = true
+			}
+		}
+	}
+	for name := range maySleep {
+		if !used[name] {
+			t.Errorf("the row of %s in maySleep is of no use: the function does not sleep, or does not exist", name)
+		}
+	}
+}
+
+// declName is the name of a function or Type.Method, without the star of a pointer.
+func declName(d ast.Decl) string {
+	f, ok := d.(*ast.FuncDecl)
+	if !ok {
+		return ""
+	}
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	if id, ok := of.(*ast.Ident); ok {
+		return id.Name + "." + f.Name.Name
+	}
+	return f.Name.Name
+}
+
+// sleeps returns where a declaration waits until a time has passed and for nothing else.
+func sleeps(d ast.Decl) (at []token.Pos) {
+	if f, ok := d.(*ast.FuncDecl); ok && (polls(f) || runsInBubble(f)) {
+		return nil
+	}
+	besides := map[ast.Node]bool{} // waits of a select that waits for another event, too
+	ast.Inspect(d, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			return !isOf(n.Fun, "synctest", "Test")
+		case *ast.SelectStmt:
+			for _, c := range n.Body.List {
+				if wait := received(c.(*ast.CommClause).Comm); wait != nil && len(n.Body.List) > 1 {
+					besides[wait] = true
 				}
 			}
-			return true
-		})
+		case *ast.UnaryExpr:
+			if n.Op == token.ARROW && !besides[n] && makesTimer(n.X) {
+				at = append(at, n.Pos())
+			}
+		case *ast.RangeStmt:
+			if makesTimer(n.X) {
+				at = append(at, n.Pos())
+			}
+		case *ast.SelectorExpr:
+			if isOf(n, "time", "Sleep") {
+				at = append(at, n.Pos())
+			}
+		}
+		return true
+	})
+	return at
+}
+
+// polls tells whether a function is a polling helper: it is called waitUntil and gets a condition.
+func polls(f *ast.FuncDecl) bool {
+	return f.Name.Name == "waitUntil" && slices.ContainsFunc(f.Type.Params.List, func(p *ast.Field) bool {
+		cond, ok := p.Type.(*ast.FuncType)
+		return ok && cond.Results.NumFields() == 1 && cond.Params.NumFields() == 0
+	})
+}
+
+// runsInBubble tells whether a function calls synctest.Wait, which panics outside a bubble. A
+// function literal does not count: it may be the bubble.
+func runsInBubble(f *ast.FuncDecl) (yes bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			yes = yes || isOf(call.Fun, "synctest", "Wait")
+		}
+		_, literal := n.(*ast.FuncLit)
+		return !literal
+	})
+	return yes
+}
+
+// received is the receive operation of a case, or nil.
+func received(comm ast.Stmt) ast.Node {
+	var from ast.Expr
+	switch s := comm.(type) {
+	case *ast.ExprStmt:
+		from = s.X
+	case *ast.AssignStmt:
+		from = s.Rhs[0]
+	}
+	if wait, ok := from.(*ast.UnaryExpr); ok && wait.Op == token.ARROW {
+		return wait
+	}
+	return nil
+}
+
+// makesTimer tells whether the channel of an expression is that of a new timer.
+func makesTimer(e ast.Expr) (yes bool) {
+	ast.Inspect(e, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			yes = yes || isOf(call.Fun, "time", "After", "Tick", "NewTimer", "NewTicker")
+		}
+		return !yes
+	})
+	return yes
+}
+
+func isOf(e ast.Expr, pkg string, names ...string) bool {
+	sel, ok := e.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	from, ok := sel.X.(*ast.Ident)
+	return ok && from.Name == pkg && slices.Contains(names, sel.Sel.Name)
+}
+
+// The negative twin of TestTestsDoNotSleep: the rule finds what is planted here.
+func TestSleepsAreFound(t *testing.T) {
+	const inBubble = "synctest.Test(t, func(t *testing.T) { time.Sleep(d); <-time.After(d) })"
+	for _, tc := range []struct {
+		text  string
+		found int
+	}{
+		{"func TestX(t *testing.T) { time.Sleep(d) }", 1},
+		{"func TestX(t *testing.T) { <-time.After(d) }", 1},
+		{"func TestX(t *testing.T) { _ = <-time.After(d) }", 1},
+		{"func TestX(t *testing.T) { <-time.NewTimer(d).C }", 1},
+		{"func TestX(t *testing.T) { for range time.Tick(d) { } }", 1},
+		{"func TestX(t *testing.T) { run(func() { <-time.After(d) }) }", 1},
+		{"func TestX(t *testing.T) { select { case <-time.After(d): } }", 1},
+		{"func TestX(t *testing.T) { select { case <-done: time.Sleep(d); case <-time.After(d): <-time.After(d) } }", 2},
+		{"func TestX(t *testing.T) { " + inBubble + "; time.Sleep(d) }", 1},
+		{"func TestX(t *testing.T) { synctest.Test(t, func(t *testing.T) { synctest.Wait() }); time.Sleep(d) }", 1},
+		{"func waitUntil(d time.Duration) { time.Sleep(d) }", 1},
+		{"func await(ok func() bool) { for !ok() { time.Sleep(d) } }", 1},
+		{"var pause = time.Sleep", 1},
+
+		{"func TestX(t *testing.T) { " + inBubble + " }", 0},
+		{"func TestX(t *testing.T) { select { case <-done: case <-time.After(d): t.Error() } }", 0},
+		{"func TestX(t *testing.T) { select { case v := <-done: use(v); case at := <-time.After(d): use(at) } }", 0},
+		{"func TestX(t *testing.T) { timeout := time.After(d); select { case <-done: case <-timeout: } }", 0},
+		{"func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }", 0},
+		{"func waitUntil(ok func() bool) { for !ok() { time.Sleep(d) } }", 0},
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "x_test.go", "package x\n"+tc.text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := sleeps(f.Decls[0]); len(at) != tc.found {
+			t.Errorf("%s: found %d sleeps, want %d", tc.text, len(at), tc.found)
+		}
 	}
 }
 

@@ -44,10 +44,8 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {
 		// The end of a leader is reported before its tree is found to be empty.
-		s := owner.Stats()
-		for end := time.Now().Add(10 * time.Second); s.Live+s.Adopted != 0 && time.Now().Before(end); s = owner.Stats() {
-			<-time.After(5 * time.Millisecond)
-		}
+		var s proc.Stats
+		waitUntil(func() bool { s = owner.Stats(); return s.Live+s.Adopted == 0 })
 		if s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)
 		}
@@ -56,6 +54,13 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 		}
 	})
 	return a
+}
+
+// waitUntil polls, because the owner does not report what is waited for. It gives up after ten seconds.
+func waitUntil(ok func() bool) {
+	for end := time.Now().Add(10 * time.Second); !ok() && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func manager(t testing.TB, cfg orchestrator.LocalConfig) *orchestrator.Local {

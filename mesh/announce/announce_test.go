@@ -84,6 +84,7 @@ func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]stri
 		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: string(k.Public()), Cursor: cursorFile, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
 	}()
 	time.Sleep(10 * time.Minute)
+	synctest.Wait()
 	cancel()
 	<-done
 }

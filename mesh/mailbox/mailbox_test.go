@@ -525,6 +525,7 @@ func runFor(t *testing.T, m *Mailbox, d time.Duration) {
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(ctx) }()
 	time.Sleep(d)
+	synctest.Wait()
 	cancel()
 	<-done
 }

@@ -4,7 +4,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
@@ -63,27 +62,24 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 			wg.Wait()
 			close(stop)
 			hears.Wait()
+			defer func() {
+				if left := o.KillAll(0); left > 0 {
+					t.Errorf("KillAll left %d", left)
+				}
+				if n := o.Stats().Orphans; n < 300 {
+					t.Errorf("%d orphans reaped of at least 300", n)
+				}
+				if err := o.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
 			// A killed process that is not reaped yet does not count. An escapee that agentinit
 			// missed goes on sleeping.
-			survivors := []int{0}
-			for end := time.Now().Add(patience); len(survivors) > 0 && time.Now().Before(end); {
-				<-time.After(10 * time.Millisecond)
+			waitUntil(t, "no escapee outlives the end of its tree", func() bool {
 				o.mu.Lock()
-				survivors = o.ownChildren()
-				o.mu.Unlock()
-			}
-			if len(survivors) > 0 {
-				t.Errorf("%d escapees outlived the end of their trees", len(survivors))
-			}
-			if left := o.KillAll(0); left > 0 {
-				t.Errorf("KillAll left %d", left)
-			}
-			if n := o.Stats().Orphans; n < 300 {
-				t.Errorf("%d orphans reaped of at least 300", n)
-			}
-			if err := o.Close(); err != nil {
-				t.Error(err)
-			}
+				defer o.mu.Unlock()
+				return len(o.ownChildren()) == 0
+			})
 		})
 	}
 }

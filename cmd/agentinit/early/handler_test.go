@@ -25,9 +25,9 @@ func TestMain(m *testing.M) {
 			act.handler = next[sig]
 			rtSigaction(sig, &act, nil)
 		}
+		time.AfterFunc(20*time.Second, func() { os.Exit(0) })
 		queue(syscall.SIGSEGV, siQueue, 0, 0)
-		<-time.After(20 * time.Second) // another thread may get the signal, and later
-		os.Exit(0)
+		select {} // another thread may get the signal, and later
 	}
 	os.Exit(m.Run())
 }

@@ -552,17 +552,23 @@ action(type="omfile" file=%[3]q template="t")
 // contains waits until a file is what is wanted, and returns what it is at the end.
 func contains(t *testing.T, file, want string) string {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
 	got := ""
-	for got != want && time.Now().Before(deadline) {
+	waitUntil(func() bool {
 		data, err := os.ReadFile(file)
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
 		got = strings.ReplaceAll(string(data), "Z|", "+00:00|")
-		<-time.After(10 * time.Millisecond)
-	}
+		return got == want
+	})
 	return got
+}
+
+// waitUntil polls, because rsyslog does not report that it has written. It gives up after 30 seconds.
+func waitUntil(ok func() bool) {
+	for end := time.Now().Add(30 * time.Second); !ok() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // rsyslog reads the program, its pid and the text from its local socket as it is installed.
