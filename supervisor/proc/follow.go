@@ -90,19 +90,20 @@ func (o *Owner) unfollow(p *process) {
 	p.main = nil
 }
 
-// A parent that ends hands the end of its child on to us: so much time it has for
-// that, and is looked at so often.
+// When the parent of a process ends, the kernel makes agentinit the parent. handOver is how long
+// agentinit waits for that after a main process has ended; handOverLook is the time between two
+// checks.
 const (
 	handOver     = 500 * time.Millisecond
 	handOverLook = 10 * time.Millisecond
 )
 
-// mainDied takes the end of a main process from its pidfd. If it is our child or becomes
-// it, the reaper learns how it ended; else that is between it and its parent. The mutex is
-// held.
+// mainDied handles an event of the pidfd of a main process. If the main process has ended and
+// agentinit is its parent, or becomes it within patience, the reaper gets the exit status. Otherwise
+// its parent takes the exit status, and agentinit reports the end as Untold. The mutex is held.
 func (o *Owner) mainDied(p *process, patience time.Duration) {
 	f := p.main
-	if f == nil || !ended(f.pidfd) { // the event is that of the one before
+	if f == nil || !ended(f.pidfd) { // the event is of a process that was followed before
 		return
 	}
 	st, err := readStat(f.pid)
