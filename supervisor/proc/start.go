@@ -219,16 +219,18 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 		o.listening(l, p.id)
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if l != nil && p.pid == 0 && l.made() != 0 {
 		o.register(p, l.made())
 	}
 	if p.pid == 0 {
 		o.endFork() // no process is left to register
 	}
+	o.mu.Unlock()
 	if score := o.guard.scoreOf(c); err == nil && score != nil && !o.oomInChild {
-		err = p.adjustOOM(*score)
+		err = o.adjustOOM(p, *score, writeScore)
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if !errors.Is(err, errNoClone3) && !errors.Is(err, errCgroupRefused) {
 		p.answered(err)
 	}
@@ -329,28 +331,40 @@ func (o *Owner) forkHere(l *launch) (errno syscall.Errno) {
 }
 
 // adjustOOM sets the score of a program that runs. Before its exec, a new process of an ordinary
-// user cannot open the file, because agentinit's files in /proc belong to root. The mutex is held,
-// so the pid is the program's. A program that has ended needs no score. A program that only root
-// may read (execve(2) of an unreadable file) keeps agentinit's score.
-func (p *process) adjustOOM(score int) error {
-	if p.reaped {
-		return nil
-	}
-	err := os.ErrPermission
-	// agentinit sees the exec a moment before the kernel makes the new memory dumpable
-	// (begin_new_exec in fs/exec.c). Until then the file belongs to root.
-	for range 50 {
-		err = os.WriteFile("/proc/"+strconv.Itoa(p.pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
-		if !errors.Is(err, os.ErrPermission) {
-			break
-		}
-		if st, err := readStat(p.pid); err == nil && st.dead() {
-			return nil // the files of an ended process belong to root again
+// user cannot open the file, because agentinit's files in /proc belong to root. agentinit sees the
+// exec a moment before the kernel makes the new memory dumpable (begin_new_exec in fs/exec.c), and
+// until then the file belongs to root. Therefore adjustOOM tries several times. The mutex is not held
+// between two attempts, so that agentinit reaps and signals meanwhile.
+func (o *Owner) adjustOOM(p *process, score int, write func(pid, score int) error) error {
+	const attempts = 50
+	for n := 1; ; n++ {
+		if again, err := o.tryOOM(p, score, write, n == attempts); !again {
+			return err
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+// tryOOM is one attempt of adjustOOM. It holds the mutex from the check to the write, so the pid is
+// the program's. A program that has ended needs no score. A program that only root may read
+// (execve(2) of an unreadable file) keeps agentinit's score.
+func (o *Owner) tryOOM(p *process, score int, write func(pid, score int) error, last bool) (again bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.reaped {
+		return false, nil
+	}
+	err = write(p.pid, score)
+	if errors.Is(err, os.ErrPermission) {
+		if st, err := readStat(p.pid); err == nil && st.dead() {
+			return false, nil // the files of an ended process belong to root again
+		}
+		if !last {
+			return true, nil
+		}
+	}
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || score > 0 && errors.Is(err, os.ErrPermission) {
-		return nil
+		return false, nil
 	}
 	p.sentKill = true
 	_ = unix.Kill(p.pid, syscall.SIGKILL) // a start that fails leaves no program behind
@@ -358,7 +372,11 @@ func (p *process) adjustOOM(score int) error {
 	if errors.As(err, &errno) {
 		err = errno
 	}
-	return &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}
+	return false, &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}
+}
+
+func writeScore(pid, score int) error {
+	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 }
 
 // answered decides about the notices of a start: if it succeeded, the caller gets them; otherwise
