@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"strings"
 	"testing"
@@ -140,6 +141,68 @@ func TestLinesWithoutTimeAreCounted(t *testing.T) {
 			t.Errorf("stats %+v, %v", st, ctx.Err())
 		}
 	})
+}
+
+// While a collector does not answer, the forwarder has one batch and at most one line that it has read
+// after it. Long lines fill a batch before there are many of them.
+func TestHoldsOneBatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		length int // of a line
+		early  int // lines whose batch is sent because BatchWait is over
+		want   int // lines that the forwarder has read
+	}{
+		"full of long lines":      {length: maxBatchBytes, want: 1},
+		"full of shorter lines":   {length: maxBatchBytes / 4, want: 4},
+		"full of short lines":     {length: 1, want: 10},
+		"sent before it was full": {length: 1, early: 3, want: 4},
+		"sent with one long line": {length: maxBatchBytes / 2, early: 1, want: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", BatchLines: 10})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.sender = silent{}
+				s := &watchedSource{source: newSource()}
+				text := strings.Repeat("x", c.length)
+				f.Start(s)
+				for i := range 200 {
+					if i == c.early {
+						time.Sleep(f.cfg.BatchWait)
+						synctest.Wait()
+					}
+					s.add(line(uint64(i+1), "web", text))
+				}
+				synctest.Wait()
+				if s.read != c.want {
+					t.Errorf("the forwarder has read %d lines of %d bytes, want %d", s.read, c.length, c.want)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				f.Close(ctx, s)
+				if st := f.Stats(); st.Dropped != 200 {
+					t.Errorf("stats %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// watchedSource counts the lines that were read from it.
+type watchedSource struct {
+	*source
+	read int
+}
+
+func (s *watchedSource) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for l := range s.source.Read(ctx, q) {
+			if s.read++; !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // silent is a collector that never answers.

@@ -4,7 +4,7 @@
 // A forwarder is one more reader of the log plane. While a collector is slow or unreachable, the
 // lines stay in the rings and log files, where they are kept anyway. Lines that are forgotten there
 // before they could be sent are counted. The package must never delay a program or another reader,
-// never keep more than one batch of its own, and never write a token into an error.
+// never keep more than one batch and one line of its own, and never write a token into an error.
 package forward
 
 import (
@@ -82,10 +82,16 @@ type Forwarder struct {
 
 	stop context.CancelFunc
 	done sync.WaitGroup
+	due  *time.Timer // expires when the first line of the batch has waited for BatchWait
+	// turn has room for one value. The goroutine that puts it there may use the batch and send it, until
+	// it takes the value back. It is a channel and not a mutex because the fake clock of synctest
+	// stands still while a goroutine waits for a mutex.
+	turn chan struct{}
+
 	// The goroutines of Start write these, and Close uses them afterwards.
-	received uint64      // Seq of the newest line that was read
-	known    uint64      // how many lines of all programs were read, or marked as lost
-	rest     []logs.Line // lines that were read and neither sent nor given up
+	received uint64 // Seq of the newest line that was read
+	known    uint64 // how many lines of all programs were read, or marked as lost
+	batch    batch  // lines that were read and neither sent nor given up
 }
 
 // sender delivers a batch. An error that wraps errRefused is final. After other errors, the batch is
@@ -139,22 +145,33 @@ func New(cfg Config) (*Forwarder, error) {
 	return f, nil
 }
 
-// Start begins to send, first the lines that are in the rings now.
+// Start begins to send, first the lines that are in the rings now. One goroutine reads lines into the
+// batch and sends it when it is full. The other one sends it when its first line has waited long enough.
+// While the batch is being sent, the first goroutine waits with one line: the others stay in the rings.
 func (f *Forwarder) Start(source Source) {
 	ctx, stop := context.WithCancel(context.Background())
-	f.stop = stop
-	lines := make(chan logs.Line, 64)
+	f.stop, f.turn, f.due = stop, make(chan struct{}, 1), time.NewTimer(f.cfg.BatchWait)
 	f.done.Go(func() {
-		defer close(lines)
 		for line := range source.Read(ctx, logs.Query{Follow: true}) {
 			if f.wants(line) {
-				lines <- line // run receives to the end, also when ctx has ended
+				f.collect(ctx, line)
 			}
 			f.received = max(f.received, line.Seq)
 			f.known += max(line.Dropped, 1)
 		}
 	})
-	f.done.Go(func() { f.run(ctx, lines) })
+	f.done.Go(func() {
+		for {
+			select {
+			case <-f.due.C:
+				f.turn <- struct{}{}
+				f.sendBatch(ctx)
+				<-f.turn
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 }
 
 // Close sends the lines that programs have printed until now: first those that the forwarder has,
@@ -178,7 +195,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 			b = batch{}
 		}
 	}
-	for _, line := range f.rest {
+	for _, line := range f.batch.lines {
 		add(line)
 	}
 	newest, known, lost := f.received, f.known, uint64(0)
@@ -230,37 +247,27 @@ func (b *batch) add(line logs.Line, most int) (full bool) {
 	return len(b.lines) >= most || b.bytes >= maxBatchBytes
 }
 
-// run sends the lines. When ctx has ended, it only collects them, for Close.
-func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
-	var b batch
-	var timer *time.Timer
-	var due <-chan time.Time
-	for {
-		full := false
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				f.rest = b.lines
-				return
-			}
-			if line.Dropped > 0 { // the line only marks a loss
-				f.dropped.Add(line.Dropped)
-				continue
-			}
-			full = b.add(line, f.cfg.BatchLines)
-			if due == nil {
-				timer = time.NewTimer(f.cfg.BatchWait)
-				due = timer.C
-			}
-		case <-due:
-			full = true
-		}
-		if !full {
-			continue
-		}
-		timer.Stop()
-		due = nil
-		b = batch{lines: f.deliver(ctx, b.lines, true)}
+// collect adds a line to the batch and sends the batch if it is full.
+func (f *Forwarder) collect(ctx context.Context, line logs.Line) {
+	if line.Dropped > 0 { // the line only marks a loss
+		f.dropped.Add(line.Dropped)
+		return
+	}
+	f.turn <- struct{}{}
+	if len(f.batch.lines) == 0 {
+		f.due.Reset(f.cfg.BatchWait)
+	}
+	if f.batch.add(line, f.cfg.BatchLines) {
+		f.sendBatch(ctx)
+	}
+	<-f.turn
+}
+
+// sendBatch sends the batch. When ctx has ended, it leaves the batch to Close.
+func (f *Forwarder) sendBatch(ctx context.Context) {
+	f.due.Stop()
+	if len(f.batch.lines) > 0 {
+		f.batch = batch{lines: f.deliver(ctx, f.batch.lines, true)}
 	}
 }
 
