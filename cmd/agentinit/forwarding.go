@@ -5,26 +5,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs/forward"
 )
 
-// forward starts the forwarders that send the output of programs to collectors. It does nothing if
-// the manifest has no such table.
+// forward makes the forwarders that send the output of programs to collectors, and starts none: if a later
+// table has a mistake, no forwarder may run that is never closed. It does nothing if the manifest has no
+// such table.
 func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "agentbox"
 	}
-	for name, table := range m.Supervisor.Log.Forward {
+	for _, name := range slices.Sorted(maps.Keys(m.Supervisor.Log.Forward)) {
+		table := m.Supervisor.Log.Forward[name]
 		b.plane.Redact(b.getenv(table.TokenEnv))
 		for header, value := range table.Headers {
 			if schema.SecretName(header) {
@@ -40,18 +45,19 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	return all, nil
 }
 
-// forwardTo starts the forwarders for one collector: one for the programs' output and, if the table
+// forwardTo makes the forwarders for one collector: one for the programs' output and, if the table
 // asks for it, one for agentinit's own events.
 func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]forwarding, error) {
+	outage := &outage{report: func(err error) { b.forwardTrouble(name, err) }}
 	config := forward.Config{
 		Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
 		CAFile: table.CAFile, Programs: table.Programs, Host: host,
 		BatchLines: table.BatchLines, BatchWait: table.BatchWait.Std(), Timeout: table.Timeout.Std(),
-		OnTrouble: func(err error) { b.forwardTrouble(name, err) },
+		OnTrouble: outage.tell,
 	}
-	readers := []forwarding{{source: b.plane}}
+	readers := []forwarding{{name: name, source: b.plane}}
 	if table.Events {
-		readers = append(readers, forwarding{source: ownEvents{b}})
+		readers = append(readers, forwarding{name: name, source: ownEvents{b}})
 	}
 	for i := range readers {
 		f, err := forward.New(config)
@@ -78,10 +84,37 @@ func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]fo
 			return nil, err
 		}
 	}
-	for _, r := range readers {
-		r.Start(r.source)
-	}
 	return readers, nil
+}
+
+// startForwards begins to send.
+func startForwards(forwards []forwarding) {
+	for _, f := range forwards {
+		f.Start(f.source)
+	}
+}
+
+// outage reports the failure of a collector once, although it may have two forwarders that fail and
+// recover at different times.
+type outage struct {
+	report  func(error)
+	mu      sync.Mutex
+	failing int // forwarders
+}
+
+// tell is the OnTrouble of each forwarder. It reports the failure of the first forwarder, and the recovery
+// of the last one.
+func (o *outage) tell(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		o.failing++
+	} else {
+		o.failing--
+	}
+	if first, last := err != nil && o.failing == 1, err == nil && o.failing == 0; first || last {
+		o.report(err)
+	}
 }
 
 func (b *box) forwardTrouble(name string, err error) {
@@ -99,6 +132,7 @@ const eventLogForwarding = "LogForwarding"
 // forwarding is a forwarder and what it reads.
 type forwarding struct {
 	*forward.Forwarder
+	name   string // of the collector
 	source forward.Source
 }
 
@@ -145,11 +179,23 @@ func (o ownEvents) line(e event.Event) (logs.Line, bool) {
 	return line, err == nil
 }
 
-// closeForwards sends the remaining lines to all collectors at once, until ctx ends.
-func closeForwards(ctx context.Context, forwards []forwarding) {
+// closeForwards sends the remaining lines to all collectors at once, until ctx ends. It returns one line
+// of text for each collector that did not get all of them.
+func closeForwards(ctx context.Context, forwards []forwarding) (report []byte) {
 	var all sync.WaitGroup
-	for _, f := range forwards {
-		all.Go(func() { f.Close(ctx, f.source) })
+	missed := make([]uint64, len(forwards))
+	for i, f := range forwards {
+		all.Go(func() { missed[i] = f.Close(ctx, f.source) })
 	}
 	all.Wait()
+	total := map[string]uint64{} // a collector may have two forwarders
+	for i, f := range forwards {
+		total[f.name] += missed[i]
+	}
+	for _, name := range slices.Sorted(maps.Keys(total)) {
+		if n := total[name]; n > 0 {
+			report = fmt.Appendf(report, "agentinit: %s not forwarded to %s: the collector did not take them before the box ended\n", plural.Of(n, "line"), name)
+		}
+	}
+	return report
 }

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -46,7 +49,10 @@ func TestOwnEventsAreForwarded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		closeForwards(t.Context(), forwards)
+		startForwards(forwards)
+		if report := closeForwards(t.Context(), forwards); len(report) > 0 {
+			t.Errorf("with events = %v: %s", wanted, report)
+		}
 		srv.Close()
 		want := []string{"agentinit stdout First", "agentinit stderr Last"}
 		if !wanted {
@@ -58,5 +64,119 @@ func TestOwnEventsAreForwarded(t *testing.T) {
 		if err := b.plane.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// forwardingBox is a box whose program web has printed two lines, and which has published two events.
+func forwardingBox(t *testing.T) *box {
+	t.Helper()
+	b := &box{bus: event.NewBus(20), plane: logs.New(logs.Config{}), registry: prometheus.NewRegistry(), voice: newVoice(new(strings.Builder))}
+	capture, err := b.plane.Open(logs.Options{Program: "web", To: logs.ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := capture.Stdout.WriteString("one\ntwo\n"); err != nil {
+		t.Fatal(err)
+	}
+	capture.Started(1)
+	<-capture.Done()
+	b.bus.Publish(event.Event{Level: event.Info, Name: "First"})
+	b.bus.Publish(event.Event{Level: event.Info, Name: "Second"})
+	t.Cleanup(func() {
+		if err := b.plane.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// The end of the box says for each collector how many lines it did not get, with agentinit's own events.
+func TestLinesThatNoCollectorGotAreReported(t *testing.T) {
+	b := forwardingBox(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer srv.Close()
+	m := &schema.Manifest{}
+	m.Supervisor.Log.Forward = map[string]schema.LogForward{
+		"all": {Type: "http", URL: srv.URL, Events: true}, "web": {Type: "http", URL: srv.URL}, "none": {Type: "http", URL: srv.URL, Programs: []string{"db"}},
+	}
+	forwards, err := b.forward(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startForwards(forwards)
+	const why = ": the collector did not take them before the box ended\n"
+	want := "agentinit: 4 lines not forwarded to all" + why + "agentinit: 2 lines not forwarded to web" + why
+	if got := string(closeForwards(t.Context(), forwards)); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// If one table has a mistake, the collectors of the other tables are not sent to: nothing would end that.
+func TestNoForwarderRunsAfterAMistake(t *testing.T) {
+	b := forwardingBox(t)
+	before := goleak.IgnoreCurrent()
+	m := &schema.Manifest{}
+	m.Supervisor.Log.Forward = map[string]schema.LogForward{
+		"a": {Type: "http", URL: "http://127.0.0.1:1"}, "b": {Type: "http", URL: "http://127.0.0.1:1"}, "c": {Type: "http", URL: "http://127.0.0.1:1"},
+		"d": {Type: "http", URL: "https://127.0.0.1:1", CAFile: "/nowhere/ca.pem"},
+	}
+	if _, err := b.forward(m); err == nil || !strings.Contains(err.Error(), "/nowhere/ca.pem") {
+		t.Errorf("got %v", err)
+	}
+	goleak.VerifyNone(t, before)
+}
+
+// A table with events has two forwarders. One outage of its collector is one pair of events.
+func TestOneOutageIsReportedOnce(t *testing.T) {
+	b := forwardingBox(t)
+	// Both first requests are refused. Both second ones wait for each other, so that both refusals were
+	// reported before the first of them succeeds.
+	var mu sync.Mutex
+	requests := map[string]int{}
+	var rounds [3]sync.WaitGroup
+	rounds[1].Add(2)
+	rounds[2].Add(2)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var line struct{ Program string }
+		if err := json.NewDecoder(r.Body).Decode(&line); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		requests[line.Program]++
+		n := requests[line.Program]
+		mu.Unlock()
+		if n < len(rounds) {
+			rounds[n].Done()
+			rounds[n].Wait()
+		}
+		if n == 1 {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer srv.Close()
+	m := &schema.Manifest{}
+	m.Supervisor.Log.Forward = map[string]schema.LogForward{"x": {Type: "http", URL: srv.URL, Events: true, BatchLines: 1}}
+	forwards, err := b.forward(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := b.bus.Watch(0)
+	startForwards(forwards)
+	var got []event.Level
+	for !slices.Contains(got, event.Info) {
+		e, err := events.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Name == eventLogForwarding {
+			got = append(got, e.Level)
+		}
+	}
+	closeForwards(t.Context(), forwards)
+	for e, ok := events.TryNext(); ok; e, ok = events.TryNext() {
+		got = append(got, e.Level)
+	}
+	if want := []event.Level{event.Warn, event.Info}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

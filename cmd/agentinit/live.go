@@ -270,7 +270,9 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	flushing, cancel := context.WithTimeout(context.Background(), flushWait)
 	defer cancel()
 	if b.core != nil {
-		closeForwards(flushing, b.forwards)
+		if report := closeForwards(flushing, b.forwards); len(report) > 0 { // an event would have no reader any more
+			b.stderr.say(report, nil)
+		}
 	}
 	if err := b.plane.Close(flushing); err != nil {
 		// A path may have a secret in it.

@@ -237,6 +237,7 @@ func (b *box) build() error {
 		return errors.Join(err, c.system.Close())
 	}
 	b.core = c
+	startForwards(c.forwards)
 	return nil
 }
 

@@ -175,13 +175,15 @@ func (f *Forwarder) Start(source Source) {
 }
 
 // Close sends the lines that programs have printed until now: first those that the forwarder has,
-// because the rings may have forgotten them. It tries once and stops when ctx ends.
-func (f *Forwarder) Close(ctx context.Context, source Source) {
+// because the rings may have forgotten them. It tries once and stops when ctx ends. It returns how many
+// lines the collector did not get.
+func (f *Forwarder) Close(ctx context.Context, source Source) (missed uint64) {
 	if f.stop == nil {
-		return
+		return 0
 	}
 	f.stop()
 	f.done.Wait()
+	before := f.dropped.Load()
 	sending := ctx
 	if end, ok := ctx.Deadline(); ok { // lines that a slow collector leaves must still be read, to count them
 		var cancel context.CancelFunc
@@ -222,6 +224,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 		f.deliver(sending, b.lines, false)
 	}
 	f.sender.close()
+	return f.dropped.Load() - before
 }
 
 // Stats returns the counters.
