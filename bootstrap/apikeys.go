@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,19 +23,39 @@ func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
 	var keys []APIKey
 	for _, name := range slices.Sorted(maps.Keys(m.API.Keys)) {
 		k := m.API.Keys[name]
-		text, err := strings.TrimSpace(getenv(k.Env)), error(nil)
-		if k.File != "" {
-			text, err = readSecretFile(k.File)
-		}
-		if err == nil {
-			err = checkKey(text)
-		}
+		text, err := readAPIKey(k, getenv)
 		if err != nil {
 			return nil, fail(ExitPrepare, err, "cannot use api.keys.%s", name)
 		}
 		keys = append(keys, APIKey{Name: name, Role: k.Role, Key: newSecret(text)})
 	}
 	return keys, nil
+}
+
+// readAPIKey reads one key. An error about a variable names it and says what to do.
+func readAPIKey(k schema.APIKey, getenv func(string) string) (string, error) {
+	if k.File != "" {
+		text, err := readSecretFile(k.File)
+		if err != nil {
+			return "", err
+		}
+		if err := checkKey(text); err != nil {
+			return "", fmt.Errorf("the file %s %w", k.File, err)
+		}
+		return text, nil
+	}
+	variable := "the variable " + k.Env
+	if !schema.ShownVariable(k.Env) { // it may be the key itself
+		variable = "the variable that env names"
+	}
+	text := strings.TrimSpace(getenv(k.Env))
+	if text == "" {
+		return "", fmt.Errorf("%s is not set; set it in the container's environment", variable)
+	}
+	if err := checkKey(text); err != nil {
+		return "", fmt.Errorf("%s %w; set another key in the container's environment", variable, err)
+	}
+	return text, nil
 }
 
 // readSecretFile reads a file that an engine or an operator has provided. A file that another user

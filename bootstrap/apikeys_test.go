@@ -19,26 +19,29 @@ func TestAPIKeys(t *testing.T) {
 		return path
 	}
 	good, short, large := write("good", " a-key-of-a-file-x\n"), write("short", "short"), write("large", strings.Repeat("x", maxKey+1))
-	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it"}
+	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it", "SHORT": "short"}
 	for _, c := range []struct {
 		name string
 		key  schema.APIKey
 		want string // the key, or "" for a failure
+		says string // what the failure says
 	}{
-		{"of a variable", schema.APIKey{Role: "viewer", Env: "GOOD"}, "a-key-of-the-environment"},
-		{"of a file", schema.APIKey{Role: "operator", File: good}, "a-key-of-a-file-x"},
-		{"a variable that is not set", schema.APIKey{Role: "viewer", Env: "ABSENT"}, ""},
-		{"blanks", schema.APIKey{Role: "viewer", Env: "BLANKS"}, ""},
-		{"too short", schema.APIKey{Role: "viewer", File: short}, ""},
-		{"too large", schema.APIKey{Role: "viewer", File: large}, ""},
-		{"no file", schema.APIKey{Role: "viewer", File: filepath.Join(dir, "absent")}, ""},
+		{"of a variable", schema.APIKey{Role: "viewer", Env: "GOOD"}, "a-key-of-the-environment", ""},
+		{"of a file", schema.APIKey{Role: "operator", File: good}, "a-key-of-a-file-x", ""},
+		{"a variable that is not set", schema.APIKey{Role: "viewer", Env: "ABSENT"}, "", "the variable ABSENT is not set; set it in the container's environment"},
+		{"a variable with a short key", schema.APIKey{Role: "viewer", Env: "SHORT"}, "", "the variable SHORT holds fewer than 16 characters"},
+		{"a key in place of its variable", schema.APIKey{Role: "viewer", Env: "a-key-and-no-name"}, "", "the variable that env names is not set"},
+		{"blanks", schema.APIKey{Role: "viewer", Env: "BLANKS"}, "", "the variable BLANKS holds something else"},
+		{"too short", schema.APIKey{Role: "viewer", File: short}, "", short + " holds fewer than 16 characters"},
+		{"too large", schema.APIKey{Role: "viewer", File: large}, "", "too large"},
+		{"no file", schema.APIKey{Role: "viewer", File: filepath.Join(dir, "absent")}, "", "absent"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &schema.Manifest{}
 			m.API.Keys = map[string]schema.APIKey{"k": c.key}
 			keys, err := APIKeys(m, func(name string) string { return env[name] })
 			if c.want == "" {
-				if err == nil || ExitCode(err) != ExitPrepare || !strings.Contains(err.Error(), "api.keys.k") {
+				if err == nil || ExitCode(err) != ExitPrepare || !strings.Contains(err.Error(), "api.keys.k") || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("got %v", err)
 				}
 				return

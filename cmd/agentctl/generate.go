@@ -242,7 +242,7 @@ func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 
 // notHere are the rules about the machine that runs the box: its credentials, its processor, its
 // profiles.
-var notHere = []string{"E008", "E010", "E014", "E017", "E018", "W038"}
+var notHere = []string{"E008", "E010", "E014", "E017", "E018", "W038", "W161"}
 
 func ruled(doc *schema.Document) []schema.Finding {
 	return slices.DeleteFunc(rules.Run(doc, rules.Facts{}), func(f schema.Finding) bool {

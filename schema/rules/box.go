@@ -53,6 +53,12 @@ func boxRules() []Rule {
 		{Code: "E161", Severity: schema.Error, Check: forwardGlobs,
 			Doc:    "A pattern in programs of a table of supervisor.log.forward has a bracket that is not closed, or ends in a backslash.",
 			Remedy: "Write names of programs, or patterns with *, ? and [a-z]."},
+		{Code: "W160", Severity: schema.Warning, Check: forwardIgnored,
+			Doc:    `A table of supervisor.log.forward with type = "syslog" has token_env or headers: syslog has neither.`,
+			Remedy: "Drop the key. A receiver of syslog cannot ask for a token."},
+		{Code: "W161", Severity: schema.Warning, Check: variablesUnset,
+			Doc:    "A variable that agentinit itself needs is not set, or is empty: token_env of a table of supervisor.log.forward, whose requests then have no token, or env of a key of [api.keys], without which the boot ends with status 73.",
+			Remedy: "Set the variable in the environment of the container."},
 		{Code: "E110", Severity: schema.Error, Check: drainEatsBudget,
 			Doc:    "supervisor.drain takes all the time that supervisor.stop_grace leaves for a stop. Two seconds of stop_grace, or a fifth of it if it is shorter than ten seconds, are reserved for KILL.",
 			Remedy: "Make drain shorter or stop_grace longer."},
@@ -415,6 +421,48 @@ func forwardGlobs(d *schema.Document, _ Facts) (out []schema.Finding) {
 				out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "programs"}, schema.Quote(glob)+" is no pattern of names",
 					"close its bracket with ], or write the name of a program"))
 			}
+		}
+	}
+	return out
+}
+
+func forwardIgnored(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, name := range d.Keys("supervisor", "log", "forward") {
+		if d.Manifest().Supervisor.Log.Forward[name].Type != "syslog" {
+			continue
+		}
+		for _, key := range []string{"token_env", "headers"} {
+			path := []string{"supervisor", "log", "forward", name, key}
+			if _, written := d.At(path...); written {
+				out = append(out, atKeys(d, path, schema.Path(path...)+` has no effect with type = "syslog"`, "drop "+key))
+			}
+		}
+	}
+	return out
+}
+
+// variablesUnset reports the variables from which agentinit itself takes a token or a key.
+func variablesUnset(d *schema.Document, f Facts) (out []schema.Finding) {
+	check := func(variable string, path ...string) {
+		if variable == "" || f.set(variable) {
+			return
+		}
+		if schema.ShownVariable(variable) { // any other text may be the token itself
+			variable = "the variable " + variable
+		} else {
+			variable = "the variable it names"
+		}
+		out = append(out, atKeys(d, path, schema.Path(path...)+": "+variable+" is not set", "set it in the environment of the container"))
+	}
+	m := d.Manifest()
+	for _, name := range d.Keys("supervisor", "log", "forward") {
+		if t := m.Supervisor.Log.Forward[name]; t.Type != "syslog" { // W160
+			check(t.TokenEnv, "supervisor", "log", "forward", name, "token_env")
+		}
+	}
+	for _, name := range d.Keys("api", "keys") {
+		if k := m.API.Keys[name]; k.File == "" {
+			check(k.Env, "api", "keys", name, "env")
 		}
 	}
 	return out
