@@ -91,8 +91,8 @@ func (c *cli) explainNoPrevious(ctx context.Context, client *api.Client, names [
 		return
 	}
 	of := "any program"
-	if len(status.Programs) == 1 {
-		of = printable(status.Programs[0].Name)
+	if len(names) > 0 {
+		of = printable(strings.Join(names, " or "))
 	}
 	line(c.stderr, "agentctl: no run of %s has ended", of)
 }
