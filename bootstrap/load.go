@@ -119,7 +119,7 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	var more, bad []schema.Finding
 	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
 	l.Specs, bad = b.specs(l.Plan, doc, users)
-	findings = rules.WarningsFirst(slices.Concat(findings, b.checkRules(doc), more, bad))
+	findings = rules.InOrder(slices.Concat(findings, b.checkRules(doc), more, bad))
 	if hasErrors(findings) {
 		return nil, Findings(findings)
 	}

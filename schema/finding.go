@@ -58,8 +58,10 @@ func (f Finding) Error() string {
 
 // Compare orders findings for reports: by file, line, column, code, path.
 func Compare(a, b Finding) int {
-	return cmp.Or(
-		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
-		cmp.Compare(a.Code, b.Code), cmp.Compare(a.Path, b.Path),
-	)
+	return cmp.Or(ComparePlaces(a, b), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Path, b.Path))
+}
+
+// ComparePlaces orders findings by file, line and column.
+func ComparePlaces(a, b Finding) int {
+	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 }

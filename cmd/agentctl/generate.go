@@ -232,7 +232,7 @@ func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	if err != nil {
 		return nil, nil, &exitError{exitFailure, err}
 	}
-	findings = rules.WarningsFirst(slices.Concat(findings, ruled(doc), more))
+	findings = rules.InOrder(slices.Concat(findings, ruled(doc), more))
 	if rules.Errors(findings) {
 		return nil, nil, c.refuse(findings)
 	}

@@ -71,9 +71,9 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 	facts.Main = mainArgs
 	p, more := plan.Resolve(m, doc, facts)
 	if rules.Errors(findings) { // the shape of the manifest is wrong
-		return c.refuse(rules.WarningsFirst(slices.Concat(findings, more)))
+		return c.refuse(rules.InOrder(slices.Concat(findings, more)))
 	}
-	findings = rules.WarningsFirst(slices.Concat(findings, rules.Run(doc, c.ruleFacts()), more))
+	findings = rules.InOrder(slices.Concat(findings, rules.Run(doc, c.ruleFacts()), more))
 	printFindings(c.stderr, findings)
 	// The plan of a manifest with mistakes is still useful.
 	switch {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -12,8 +13,7 @@ type Result struct {
 	Manifest *schema.Manifest // nil with E000
 	Document *schema.Document // nil with E000
 	Plan     *plan.Plan       // nil if the schema is violated
-	// Findings are all warnings, then all errors, each in the order of
-	// evaluation: schema, rules, plan.
+	// Findings are all warnings, then all errors, each in the order of the text.
 	Findings []schema.Finding
 }
 
@@ -32,15 +32,15 @@ func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Resul
 		}
 		findings = slices.Concat(findings, Run(d, facts), more)
 	}
-	r.Findings = WarningsFirst(findings)
+	r.Findings = InOrder(findings)
 	return r
 }
 
-// WarningsFirst orders findings for a report: first warnings, then errors. Within each group the
-// order stays the same.
-func WarningsFirst(findings []schema.Finding) []schema.Finding {
+// InOrder orders findings for a report: first warnings, then errors, each by their place. Findings
+// about one place stay in the order of evaluation: schema, rules, plan.
+func InOrder(findings []schema.Finding) []schema.Finding {
 	slices.SortStableFunc(findings, func(a, b schema.Finding) int {
-		return rank(a) - rank(b)
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), schema.ComparePlaces(a, b))
 	})
 	return findings
 }
