@@ -2,7 +2,9 @@ package schema
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // SplitCommand splits a command line into words like a POSIX shell (XCU 2.2 and 2.3). Blanks
@@ -32,14 +34,14 @@ func SplitCommand(line string) ([]string, error) {
 		case '\'':
 			end := strings.IndexByte(line[i+1:], '\'')
 			if end < 0 {
-				return nil, errors.New("a command whose single quotes are closed")
+				return nil, unclosed(line, i, "single")
 			}
 			w.text.WriteString(line[i+1 : i+1+end])
 			i += 1 + end
 		case '"':
-			n, err := w.doubleQuoted(line[i+1:])
-			if err != nil {
-				return nil, err
+			n, closed := w.doubleQuoted(line[i+1:])
+			if !closed {
+				return nil, unclosed(line, i, "double")
 			}
 			i += n
 		case '\\':
@@ -59,6 +61,13 @@ func SplitCommand(line string) ([]string, error) {
 		words = append(words, w.text.String())
 	}
 	return words, nil
+}
+
+// unclosed is the error for the quote at that offset. A command line may hold a secret, so the error
+// gives the place of the quote and not the text.
+func unclosed(line string, at int, kind string) error {
+	return fmt.Errorf("a command whose %s quotes are closed: close the %c at character %d, or write the command as an array",
+		kind, line[at], utf8.RuneCountInString(line[:at])+1)
 }
 
 // word is the word that is being built.
@@ -85,12 +94,12 @@ func (w *word) plain(s string) int {
 }
 
 // doubleQuoted adds the text up to the closing quote. It returns the number of bytes, including the
-// quote.
-func (w *word) doubleQuoted(s string) (int, error) {
+// quote, and whether there is a closing quote.
+func (w *word) doubleQuoted(s string) (n int, closed bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
 		case '"':
-			return i + 1, nil
+			return i + 1, true
 		case '\\':
 			if i+1 == len(s) {
 				continue
@@ -108,5 +117,5 @@ func (w *word) doubleQuoted(s string) (int, error) {
 			i += w.plain(s[i:]) - 1
 		}
 	}
-	return 0, errors.New("a command whose double quotes are closed")
+	return 0, false
 }

@@ -52,6 +52,7 @@ type shape struct {
 	ours     bool   // the older manifest does not have this section
 	secret   bool   // also not shown as a value in force
 	private  bool   // the text may hold a secret anywhere, such as a command line: no message repeats it
+	address  bool   // with private: a URL, of which messages show what Address leaves
 	octal    bool   // an integer must be written with 0o
 }
 
@@ -86,29 +87,31 @@ func mapping(doc string, n *names, entry *shape) *shape {
 	return &shape{kinds: kTable, doc: doc, entry: entry, names: n}
 }
 
-// names is the rule for the free keys of a table: as a pattern for JSON Schema and readers, and as
-// code for speed, because every document has such keys.
+// names is the rule for the free keys of a table: as a pattern for JSON Schema and the reference, in
+// words for messages ("the name must …"), and as code for speed, because every document has such keys.
 type names struct {
 	pattern string
+	words   string
 	allow   func(string) bool
 }
 
 // programNames is the rule for names of programs and templates. Such a name is also a path
 // component of log files and control routes.
-var programNames = &names{`^[a-z0-9][a-z0-9_.-]{0,62}$`, func(s string) bool {
-	if s == "" || len(s) > 63 || strings.IndexByte("_.-", s[0]) >= 0 {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && strings.IndexByte("_.-", c) < 0 {
+var programNames = &names{`^[a-z0-9][a-z0-9_.-]{0,62}$`,
+	"have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-'", func(s string) bool {
+		if s == "" || len(s) > 63 || strings.IndexByte("_.-", s[0]) >= 0 {
 			return false
 		}
-	}
-	return true
-}}
+		for i := range len(s) {
+			if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && strings.IndexByte("_.-", c) < 0 {
+				return false
+			}
+		}
+		return true
+	}}
 
 // variableNames is the rule for names that execve(2) can pass.
-var variableNames = &names{`^[^=\x00]+$`, func(s string) bool {
+var variableNames = &names{`^[^=\x00]+$`, "have at least one character, and neither '=' nor a NUL byte", func(s string) bool {
 	return s != "" && !strings.ContainsAny(s, "=\x00")
 }}
 
@@ -209,6 +212,7 @@ func (s *shape) absent() *shape                      { s.optional = true; return
 func (s *shape) own() *shape                         { s.ours = true; return s }
 func (s *shape) hidden() *shape                      { s.secret = true; return s }
 func (s *shape) untold() *shape                      { s.private = true; return s }
+func (s *shape) addressed() *shape                   { s.address = true; return s.untold() }
 func (s *shape) formOf(check func(any) error) *shape { s.form = check; return s }
 func (s *shape) match(pattern, expect string) *shape {
 	s.pattern, s.expect = pattern, expect

@@ -453,9 +453,25 @@ func TestUsualMistakes(t *testing.T) {
 		`limits.memory = "512MBs"`:             `must be a number, a size such as "64MiB", "soft:hard" or "unlimited", not "512MBs"`,
 		`limits.nofile = "5:4"`:                `must be a soft limit of at most the hard one, not "5:4"`,
 		`ready.tcp = "localhost"`:              `must be host and port, such as "127.0.0.1:5432", not "localhost"`,
+		`ready.http = "localhost:80/up"`:       `such as "http://localhost:80/up", not "localhost:80/…"`,
+		`logs.max_line = 1`:                    `must be a size from 1KiB to 16MiB, not 1`,
+		`command = "é 'x"`:                     `quotes are closed: close the ' at character 3, or write the command as an array; the value is not shown,`,
+		`command = 'a "b" "c'`:                 `quotes are closed: close the " at character 7, or`,
+		`stop = ["TERM 10sec", "KILL"]`:        `must be a signal, a blank and a duration such as "TERM 10s", not "TERM 10sec"`,
 		`logs.to = "disk"`:                     `must be "console", "file" or "none", not "disk"`,
 	} {
 		_, _, findings := load(t, "[programs.web]\n"+text+"\n")
+		if len(findings) == 0 || !strings.Contains(said(findings[0]), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, findings, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"[programs.API]": "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
+		"[programs.-x]":  "also '_', '.' and '-' ()",
+		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"tcp//log:1\"":       `must be a URL such as tcp://logs.example:514, not "tcp//log:1" ()`,
+		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"htps://log/token\"": `not "htps://log/…" ()`,
+	} {
+		_, _, findings := load(t, text+"\ncommand = 'x'")
 		if len(findings) == 0 || !strings.Contains(said(findings[0]), want) {
 			t.Errorf("%s\n got %v\nwant %s", text, findings, want)
 		}

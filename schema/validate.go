@@ -78,18 +78,19 @@ func (v *validator) check(s *shape, value any, m *mark) {
 	}
 	if s.form != nil && len(v.findings) == before {
 		if err := s.form(value); err != nil {
-			v.report(m, false, value, secretive(s, value), v.here()+" must be "+err.Error()+v.notThis(s, value, err), "")
+			v.report(m, false, value, secretive(s, value), v.here()+" must be "+err.Error()+notThis(s, value, err), "")
 		}
 	}
 }
 
-// notThis ends a message with the value. It says nothing if the value is an array or a table, must not
-// be shown, or is in the message already.
-func (v *validator) notThis(s *shape, value any, err error) string {
-	if kindOf(value)&(kArray|kTable) != 0 || secretive(s, value) || strings.Contains(err.Error(), Describe(value)) {
+// notThis ends the message of a form with the value. It says nothing if the value is an array or a
+// table, or a text that is in the message already.
+func notThis(s *shape, value any, err error) string {
+	isText := kindOf(value) == kString
+	if kindOf(value)&(kArray|kTable) != 0 || isText && strings.Contains(err.Error(), Describe(value)) {
 		return ""
 	}
-	return ", not " + Describe(value)
+	return but(s, value)
 }
 
 func (v *validator) here() string { return Path(v.path...) }
@@ -102,12 +103,17 @@ func secretive(s *shape, value any) bool {
 	return s.secret || s.private || ok && (s.kinds&kTable != 0 || HoldsSecret(text))
 }
 
-// found is the offending value for a message.
-func found(s *shape, value any) string {
-	if secretive(s, value) {
-		return "something else"
+// but ends a message with the offending value: the whole value, of an address the part that is no
+// secret, or the reason why the value is missing.
+func but(s *shape, value any) string {
+	text, isText := value.(string)
+	switch {
+	case !secretive(s, value):
+		return ", not " + Describe(value)
+	case s.address && isText:
+		return ", not " + Address(text)
 	}
-	return Describe(value)
+	return "; the value is not shown, because it can hold a secret"
 }
 
 func kindOf(value any) kind {
@@ -170,7 +176,7 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	if near, ok := Nearest(text, s.enum); ok && hint == "" {
 		hint = "did you mean " + Quote(near) + "?"
 	}
-	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), QuoteList(s.enum), found(s, value)), hint)
+	v.report(m, false, value, secretive(s, value), v.here()+" must be "+QuoteList(s.enum)+but(s, value), hint)
 }
 
 // checkFloatRange checks the range of a float at an integer key.
@@ -193,7 +199,7 @@ func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
 	case s.min != nil:
 		want = fmt.Sprintf("at least %d", *s.min)
 	}
-	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
+	v.report(m, false, value, secretive(s, value), v.here()+" must be "+want+but(s, value), "")
 }
 
 // checkOctal refuses permission bits in decimal: in TOML, umask = 22 means 0026, which no user
@@ -233,7 +239,7 @@ func (v *validator) checkString(s *shape, text string, m *mark) {
 	if s.pattern == "" || s.form != nil && s.form(text) == nil || regular(s.pattern).MatchString(text) {
 		return
 	}
-	v.report(m, false, text, secretive(s, text), fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
+	v.report(m, false, text, secretive(s, text), v.here()+" must be "+s.expect+but(s, text), "")
 }
 
 func (v *validator) checkArray(s *shape, list []any, m *mark) {
@@ -296,7 +302,11 @@ func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
 		return
 	}
 	if s.names != nil && !s.names.allow(name) {
-		v.report(m, true, nil, false, fmt.Sprintf("%s: the name must match %s", v.here(), s.names.pattern), "")
+		hint := ""
+		if small := strings.ToLower(name); s.names.allow(small) {
+			hint = "did you mean " + small + "?"
+		}
+		v.report(m, true, nil, false, v.here()+": the name must "+s.names.words, hint)
 	}
 	v.check(s.entry, value, m)
 }

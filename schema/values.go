@@ -303,8 +303,11 @@ func ParseStopStep(s string) (StopStep, error) {
 		return step, nil
 	}
 	wait, err := ParseDuration(fields[1])
+	if err != nil {
+		return step, errors.New(`a signal, a blank and a duration such as "TERM 10s"`)
+	}
 	step.Wait = wait
-	return step, err
+	return step, nil
 }
 
 // StopLadder is the key stop.

@@ -52,6 +52,28 @@ func shorten(s string) string {
 // Quote quotes s for a message: shortened, on one line, without control characters.
 func Quote(s string) string { return strconv.Quote(shorten(redactURL(s))) }
 
+// Address quotes what messages may show of a URL: its scheme, host and port. A path, a query or a
+// password before @ can be a secret; they become an ellipsis. A text without "//" ends at its first
+// slash.
+func Address(text string) string {
+	host := 0
+	if i := strings.Index(text, "//"); i >= 0 && strings.Trim(strings.TrimSuffix(text[:i], ":"), lowerLetters) == "" {
+		host = i + len("//")
+	}
+	end := len(text)
+	if strings.Contains(text, "@") {
+		end = host
+	} else if i := strings.IndexAny(text[host:], "/?#"); i >= 0 {
+		end = host + i + 1
+	}
+	if end < len(text) {
+		return Quote(text[:end] + "…")
+	}
+	return Quote(text)
+}
+
+const lowerLetters = "abcdefghijklmnopqrstuvwxyz"
+
 // escape turns a text into one line without control characters. Text that is escaped already stays
 // unchanged.
 func escape(s string) string {

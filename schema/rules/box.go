@@ -214,11 +214,12 @@ func unknownSignals(p programTable) (out []schema.Finding) {
 		if err != nil || knownSignal(step.Signal) {
 			return
 		}
-		hint := "names are in signal(7)"
+		hint := "write a name such as TERM, HUP or USR1, see signal(7)"
 		if near, ok := schema.Nearest(step.Signal, signalNames); ok {
 			hint = "did you mean " + schema.Quote(near) + "?"
 		}
-		out = append(out, p.finding("names an unknown signal "+schema.Quote(step.Signal), hint, keys...))
+		written := strings.Fields(text)[0]
+		out = append(out, valued(p.finding("names an unknown signal "+schema.Quote(written), hint, keys...), written))
 	}
 	switch stop := p.table["stop"].(type) {
 	case string:
@@ -299,7 +300,7 @@ func badTimezone(p programTable) []schema.Finding {
 		return nil
 	}
 	if _, err := time.LoadLocation(name); err != nil {
-		return one(valued(p.finding("is not a time zone", `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
+		return one(valued(p.finding("is not a time zone: "+schema.Quote(name), `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
 	}
 	return nil
 }
@@ -399,16 +400,30 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	return out
 }
 
+// What a collector of logs can be, apart from syslog, and the schemes of URLs.
+var (
+	webCollectors = []string{"loki", "otlp", "http"}
+	webSchemes    = []string{"http", "https"}
+	syslogSchemes = []string{"unix", "udp", "tcp", "tls"}
+)
+
 func forwardURLs(d *schema.Document, _ Facts) (out []schema.Finding) {
 	forwards := d.Manifest().Supervisor.Log.Forward
 	for _, name := range slices.Sorted(maps.Keys(forwards)) {
 		f := forwards[name]
+		path := []string{"supervisor", "log", "forward", name, "url"}
 		scheme, _, _ := strings.Cut(f.URL, "://")
-		if web := scheme == "http" || scheme == "https"; web == (f.Type == "syslog") {
-			// The rest of the address may hold a password or a token.
-			out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "url"}, schema.Quote(scheme+"://")+" is no address for "+f.Type,
-				"syslog goes to unix://, udp://, tcp:// or tls://, the others to http:// or https://"))
+		web := slices.Contains(webSchemes, scheme)
+		hint := ""
+		switch {
+		case f.Type == "syslog" && web:
+			hint = "write unix://, udp://, tcp:// or tls://"
+		case slices.Contains(webCollectors, f.Type) && slices.Contains(syslogSchemes, scheme):
+			hint = "write http:// or https://"
+		default: // right, or a type or a URL that is E016 already
+			continue
 		}
+		out = append(out, atKeys(d, path, schema.Path(path...)+" = "+schema.Address(f.URL)+" does not go with type = "+schema.Quote(f.Type), hint))
 	}
 	return out
 }
