@@ -77,6 +77,9 @@ func boxRules() []Rule {
 		{Code: "W106", Severity: schema.Warning, Check: perProgram(oneWordCommands),
 			Doc:    "A command is an array of one word with a blank in it. The whole word is the name of the program, and no such program exists as a rule.",
 			Remedy: "Write each argument as a string of its own, or the whole command as one string without the brackets."},
+		{Code: "W109", Severity: schema.Warning, Check: perProgram(stopWithoutWait),
+			Doc:    "A step of stop is followed by KILL, which ends every ladder, without a wait: the program has no time to obey its signal. Or KILL is not the last step.",
+			Remedy: `Write a wait behind the signal, as in stop = ["TERM 10s", "KILL"], and KILL last.`},
 		{Code: "W100", Severity: schema.Warning, Check: listenersCollide,
 			Doc:    "Two listeners that are on have the same port, defaults included. What E013, E025 and E028 report is not repeated.",
 			Remedy: "Give one of them another port."},
@@ -241,6 +244,39 @@ func unknownSignals(p programTable) (out []schema.Finding) {
 	})
 	return out
 }
+
+// stopWithoutWait warns of ladders in which KILL comes before a program can obey another signal.
+func stopWithoutWait(p programTable) (out []schema.Finding) {
+	list, _ := p.table["stop"].([]any)
+	if text, ok := p.table["stop"].(string); ok {
+		list = []any{text}
+	}
+	ladder := make(schema.StopLadder, len(list))
+	for i, e := range list {
+		text, _ := e.(string)
+		step, err := schema.ParseStopStep(text)
+		if err != nil {
+			return nil // E016
+		}
+		ladder[i] = step
+	}
+	for i, step := range ladder {
+		keys := []string{"stop"}
+		if _, ok := p.table["stop"].([]any); ok {
+			keys = append(keys, "["+strconv.Itoa(i)+"]")
+		}
+		last := i == len(ladder)-1
+		switch {
+		case isKill(step) && !last:
+			return append(out, p.finding("is "+schema.Quote(step.String())+", which ends the program: the steps after it have no effect", "write KILL last", keys...))
+		case !isKill(step) && step.Wait == 0 && (last || isKill(ladder[i+1])):
+			out = append(out, p.finding("is "+schema.Quote(step.String())+" without a wait: KILL follows at once", "write how long to wait, such as "+schema.Quote(step.Signal+" 10s"), keys...))
+		}
+	}
+	return out
+}
+
+func isKill(s schema.StopStep) bool { return s.Signal == "KILL" || s.Signal == "9" }
 
 // probeTables calls visit for each table of ready or health, with its keys.
 func probeTables(p programTable, key string, visit func(t map[string]any, keys ...string)) {
