@@ -46,7 +46,7 @@ type Config struct {
 	Programs program.Reader
 	// If Identity is nil, this build has no identity, and phase 3 reports that.
 	Identity IdentityPreparer
-	// KeyKnown is called once, in phase 2, with the management key.
+	// KeyKnown is called once, in phase 2, with the management key. The key is empty if the box has none.
 	KeyKnown func(Secret)
 	// Sealed is called when the box becomes sealed.
 	Sealed func(Sentinel)
@@ -163,6 +163,9 @@ func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
 // the environment is used.
 func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
+		if b.cfg.KeyKnown != nil {
+			b.cfg.KeyKnown(Secret{})
+		}
 		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
 	}
 	key, from, note, err := ManagementKey(b.policy, b.cfg.Roots, b.getenv)

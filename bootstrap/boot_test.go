@@ -693,3 +693,12 @@ func TestStartInterrupted(t *testing.T) {
 		r.Wait()
 	}
 }
+
+// A box without a management key says so, so that the servers refuse a wrong key for good.
+func TestABoxWithoutAKeySaysSo(t *testing.T) {
+	var known []string
+	r := newBootRig(t, testRoots(t), "[programs.a]\ncommand = \"a\"\n", func(c *Config) { c.KeyKnown = func(s Secret) { known = append(known, s.Reveal()) } })
+	if err := r.boot(t); err != nil || len(known) != 1 || known[0] != "" {
+		t.Errorf("%v, keys %q", err, known)
+	}
+}

@@ -60,8 +60,10 @@ var (
 	ErrBadCredential = errors.New("the credential is wrong")
 	// ErrForbidden: the caller is known, but may not do this.
 	ErrForbidden = errors.New("this principal may not do that")
-	// ErrNoKeyYet: the phase of the boot that makes the key has not run yet, or the box has no key.
-	ErrNoKeyYet = errors.New("there is no management key: boot is still going on, or MANAGEMENT_API_KEY is not set")
+	// ErrNoKeyYet: the phase of the boot that makes the management key has not run yet.
+	ErrNoKeyYet = errors.New("there is no management key yet: the boot is still going on")
+	// ErrNoKey: the credential is none that the box knows, and no management key will come.
+	ErrNoKey = fmt.Errorf("%w; this box has no management key, because MANAGEMENT_API_KEY is not set", ErrBadCredential)
 	// ErrCannotTell: the credential may be right, but the place that knows it does not answer.
 	ErrCannotTell = errors.New("the credential cannot be checked now")
 )
@@ -85,6 +87,7 @@ func PrincipalFrom(ctx context.Context) (Principal, bool) {
 type Auth struct {
 	mode     AuthMode
 	digest   atomic.Pointer[[sha256.Size]byte]
+	keyless  atomic.Bool   // no management key will come
 	nostr    Authenticator // nil: signed requests cannot be checked in this build
 	failures *prometheus.CounterVec
 	keys     atomic.Pointer[[]Key]
@@ -142,6 +145,9 @@ func (a *Auth) SetKey(key string) {
 	sum := sha256.Sum256([]byte(key))
 	a.digest.Store(&sum)
 }
+
+// SetNoKey says that no management key will come: a wrong credential then is refused for good.
+func (a *Auth) SetNoKey() { a.keyless.Store(true) }
 
 // Limitation says what this build cannot do of what the mode promises; "" if it can do everything.
 func (a *Auth) Limitation() string {
@@ -213,7 +219,10 @@ func (a *Auth) bearer(token string) (Principal, error) {
 			return Principal{}, a.refuse("bearer", "unknown_now", err)
 		}
 	}
-	if want == nil {
+	switch {
+	case want == nil && a.keyless.Load():
+		return Principal{}, a.refuse("bearer", "no_key", ErrNoKey)
+	case want == nil:
 		return Principal{}, a.refuse("bearer", "no_key_yet", ErrNoKeyYet)
 	}
 	return Principal{}, a.refuse("bearer", "wrong", ErrBadCredential)

@@ -246,6 +246,9 @@ func TestTokensThatCannotBeCheckedNow(t *testing.T) {
 		}
 	}
 	check("wrong", 503, "no management key")
+	r.auth.SetNoKey()
+	check("wrong", 401, "this box has no management key")
+	check("held", 200, "box-1")
 	r.auth.SetKey("the-key")
 	check("held", 200, "box-1")
 	check("wrong", 401, "UNAUTHENTICATED")

@@ -80,7 +80,7 @@ func grant(ctx context.Context) control.Grant {
 func (b *box) logIn(key string) (console.Holder, error) {
 	p, err := b.auth.Bearer(key)
 	switch {
-	case errors.Is(err, probes.ErrNoKeyYet):
+	case errors.Is(err, probes.ErrNoKeyYet), errors.Is(err, probes.ErrNoKey):
 		return console.Holder{}, err
 	case err != nil:
 		return console.Holder{}, errors.New("this key is not known")

@@ -152,6 +152,10 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
 		Runner: runner{b}, Starter: starter{b}, Programs: programs{b}, Identity: b.self,
 		KeyKnown: func(key bootstrap.Secret) {
+			if key.Empty() {
+				b.auth.SetNoKey()
+				return
+			}
 			b.plane.Redact(key.Reveal())
 			b.auth.SetKey(key.Reveal())
 		},
