@@ -119,13 +119,25 @@ func checkQuery(raw string, params []param) error {
 	for key, values := range q {
 		i := indexParam(params, key)
 		if i < 0 {
-			return api.Errorf(api.CodeBadRequest, "unknown parameter %q", key)
+			return api.Errorf(api.CodeBadRequest, "unknown parameter %q: %s", key, paramNames(params))
 		}
 		if len(values) > 1 && !params[i].Repeated {
 			return api.Errorf(api.CodeBadRequest, "parameter %s is given %d times", key, len(values))
 		}
 	}
 	return nil
+}
+
+// paramNames says which parameters a route has.
+func paramNames(params []param) string {
+	if len(params) == 0 {
+		return "there is none here"
+	}
+	names := make([]string, len(params))
+	for i, p := range params {
+		names[i] = p.Name
+	}
+	return "use " + strings.Join(names, ", ")
 }
 
 func indexParam(params []param, name string) int {
