@@ -115,8 +115,13 @@ func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
 	if q.Since, err = moment("--since", o.since, now); err != nil {
 		return q, err
 	}
-	q.Until, err = moment("--until", o.until, now)
-	return q, err
+	if q.Until, err = moment("--until", o.until, now); err != nil {
+		return q, err
+	}
+	if o.follow && o.until != "" && !q.Until.After(now) {
+		return q, usageError("--follow goes on with new lines, and --until %s is past: leave out one of the two", shortened(o.until))
+	}
+	return q, nil
 }
 
 // moment reads a duration before now, or a time; "" means the zero time.

@@ -94,6 +94,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"GET", "/v1/events?follow=perhaps", "", 400, "true or false"},
 		{"GET", "/v1/logs?grep=(", "", 400, "grep"},
 		{"GET", "/v1/logs?lines=x", "", 400, "lines"},
+		{"GET", "/v1/logs?follow=true&previous=true", "", 400, "exclude"},
 		{"GET", "/v1/wait?for=tea", "", 400, "for is ready"},
 		{"GET", "/v1/wait?timeout=-1s", "", 400, "timeout"},
 	} {

@@ -316,6 +316,8 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	}
 	if previous, err := boolParam(r.URL.Query(), "previous"); err != nil {
 		return err
+	} else if previous && q.Follow {
+		return api.Errorf(api.CodeBadRequest, "follow and previous exclude each other: a run that has ended prints no more lines")
 	} else if previous {
 		q.Runs = previousRuns(programs)
 	}
