@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"syscall"
 )
@@ -104,7 +105,12 @@ func (e *UnreachableError) Error() string {
 	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, syscall.ECONNREFUSED):
 		hint = " (is agentinit running? --socket or $AGENTCTL_SOCKET names another socket)"
 	}
-	return fmt.Sprintf("cannot reach agentinit at %s: %v%s", e.Socket, e.Err, hint)
+	cause := e.Err
+	var dial *net.OpError
+	if errors.As(cause, &dial) && dial.Addr != nil && dial.Addr.String() == e.Socket {
+		cause = dial.Err // without the socket, which is named already
+	}
+	return fmt.Sprintf("cannot reach agentinit at %s: %v%s", e.Socket, cause, hint)
 }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
