@@ -58,7 +58,7 @@ func shown(p supervisor.Status) string {
 // toEvent uses the event's JSON, so that the wire has one form of it.
 func toEvent(e event.Event) (api.Event, error) {
 	var out api.Event
-	data, err := json.Marshal(e)
+	data, err := e.MarshalJSON() // json.Marshal would escape <, > and &
 	if err == nil {
 		err = json.Unmarshal(data, &out)
 	}

@@ -438,6 +438,19 @@ func TestStartReportsEachProgram(t *testing.T) {
 	equal(t, r.Results[2].Error.State, "STOPPED")
 }
 
+// Events and output are read in terminals, where \u003e is no >.
+func TestTextsAreNotEscapedForHTML(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	b.Bus.Publish(event.Event{Name: "One", Fields: map[string]any{"text": "<&>", "list": []string{"<&>"}}})
+	b.Lines = []logs.Line{{Seq: 1, Program: "web", Text: "<&>"}}
+	path := controltest.Serve(t, own(b), socketPath(t))
+	for target, want := range map[string]string{"/v1/events": `"list":["<&>"]`, "/v1/logs": `"text":"<&>"`, "/v1/status?name=<%26>": "<&>"} {
+		if _, body := ask(t, path, "GET", target, ""); !strings.Contains(body, want) {
+			t.Errorf("%s: %s", target, body)
+		}
+	}
+}
+
 // Before the seal, a stop may stop a need of a required program. Then the box ends, and the answer
 // says so.
 func TestStopSaysThatTheBootFails(t *testing.T) {

@@ -2,7 +2,6 @@ package control
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // serveRoute does what all rows have in common: it checks the rights, then answers. In between,
@@ -118,7 +118,7 @@ func (s *Server) fail(w http.ResponseWriter, err *api.Error) {
 }
 
 func (s *Server) write(w http.ResponseWriter, status int, contentType string, v any) {
-	body, err := json.Marshal(v)
+	body, err := event.Encode(v) // no answer is HTML
 	if err != nil {
 		panic(err) // the wire types always encode; ServeHTTP reports this panic
 	}

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strings"
 	"sync"
@@ -60,7 +59,7 @@ func (l *lines) header() error {
 
 // write sends one value. A client resumes from id; "" means none.
 func (l *lines) write(v any, id string) error {
-	value, err := json.Marshal(v)
+	value, err := event.Encode(v)
 	if err != nil {
 		return err
 	}

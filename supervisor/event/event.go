@@ -8,6 +8,7 @@
 package event
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -112,7 +113,16 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	m["time"] = e.Time.UTC().Format(TimeFormat)
 	m["agentbox.stage"] = e.Stage
 	m["event"] = e.Name
-	return json.Marshal(m)
+	return Encode(m)
+}
+
+// Encode is json.Marshal that leaves <, > and & as they are: events are read in logs and terminals.
+func Encode(v any) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
 // TimeFormat is how the box writes an instant: RFC 3339, UTC, milliseconds.

@@ -50,7 +50,7 @@ func maskedValue(value any, mask func(string) string) (other any, changed bool) 
 		text := mask(v)
 		return text, text != v
 	}
-	data, err := json.Marshal(value)
+	data, err := Encode(value)
 	if err != nil {
 		return value, false // such a value cannot be written for any reader either
 	}
