@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 const workspaceReadme = `# Workspace
@@ -39,7 +41,7 @@ const maxShellFile = 1 << 20
 func workspaceDefaults(_ context.Context, b *Boot) (Outcome, error) {
 	w := b.cfg.Roots.Workspace
 	hints := b.cfg.Roots.EnvHints()
-	line := fmt.Sprintf("[ -r %s ] && . %s %s\n", shellQuote(hints), shellQuote(hints), sourcingMark)
+	line := fmt.Sprintf("[ -r %s ] && . %s %s\n", escape.Shell(hints), escape.Shell(hints), sourcingMark)
 	err := errors.Join(
 		b.policy.MkdirAll(filepath.Join(w, "agents"), 0o755),
 		b.ifAbsent(filepath.Join(w, "README.md"), workspaceReadme),
@@ -111,7 +113,7 @@ func hintFile(variables map[string]string) string {
 	b.WriteString("# Written by agentinit at boot; changes are lost.\n")
 	for _, name := range names {
 		if isVariableName(name) {
-			fmt.Fprintf(&b, "export %s=%s\n", name, shellQuote(variables[name]))
+			fmt.Fprintf(&b, "export %s=%s\n", name, escape.Shell(variables[name]))
 		}
 	}
 	return b.String()
@@ -126,12 +128,4 @@ func isVariableName(name string) bool {
 		}
 	}
 	return name != ""
-}
-
-// shellQuote quotes s as one word of a POSIX shell.
-func shellQuote(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 func newEvent(c *cli) *cobra.Command {
@@ -147,7 +149,7 @@ func newAgentList(c *cli) *cobra.Command {
 					}
 					rows[i] = []cell{
 						{Text: printable(a.AgentID)}, {Text: printable(a.Name)}, {Text: printable(joinedBy(state, " ", a.Signal))},
-						{Text: strconv.Itoa(a.PID)}, {Text: strconv.FormatUint(a.Refused, 10)}, {Text: printable(strings.Join(a.Command, " "))},
+						{Text: strconv.Itoa(a.PID)}, {Text: strconv.FormatUint(a.Refused, 10)}, {Text: printable(escape.Shell(a.Command...))},
 					}
 				}
 				c.table([]column{{Title: "ID"}, {Title: "NAME"}, {Title: "STATUS"}, {Title: "PID"}, {Title: "REFUSED"}, {Title: "COMMAND", Max: 60}}, rows)

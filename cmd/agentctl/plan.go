@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
@@ -99,7 +100,7 @@ func printPlan(w io.Writer, p *plan.Plan) error {
 	for _, prog := range p.Programs {
 		s := prog.Shown().Spec
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", wave[s.Name], name(s), s.Priority, s.Type, readiness(s.Readiness),
-			needs(s.Needs), origin(prog), printable(strings.Join(s.Argv, " ")))
+			needs(s.Needs), origin(prog), printable(escape.Shell(s.Argv...)))
 	}
 	planNotes(t, p)
 	return t.Flush()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -65,7 +66,7 @@ func (c *cli) printPage(pg page) {
 	}
 	row("state", pg.why.Summary)
 	row("next", pg.why.Next)
-	row("command", strings.Join(pg.spec.Argv, " "))
+	row("command", escape.Shell(pg.spec.Argv...))
 	row("runs as", identityText(pg.spec))
 	row("ready", readyText(pg))
 	row("use", useText(pg.Program))

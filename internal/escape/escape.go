@@ -1,5 +1,5 @@
 // Package escape owns which characters a terminal obeys instead of showing them, and escapes them in
-// texts and in JSON. It must never change what a JSON reader gets.
+// texts and in JSON. It also quotes words for a shell. It must never change what a JSON reader gets.
 package escape
 
 import "unicode/utf8"
