@@ -130,7 +130,7 @@ func TestExplain(t *testing.T) {
 	soon := now.Add(2100 * time.Millisecond)
 	describe := func(p supervisor.Status) string {
 		p.Since = now.Add(-time.Minute)
-		w := explain(p, supervisor.Snapshot{Time: now, Programs: []supervisor.Status{p}})
+		w := explain(p, supervisor.Snapshot{Time: now, Programs: []supervisor.Status{p}}, "")
 		return w.Summary + " | " + w.Next
 	}
 	waiting := at(program.Running, 1, "")
@@ -191,7 +191,7 @@ func TestExplainNeeds(t *testing.T) {
 		web, {Name: "db", State: program.Running, Reason: "no answer"},
 		{Name: "job", State: program.Exited, EndedAt: &ended, LastExit: &program.Exit{}, Spec: &program.Spec{ExitCodes: []int{0}}}, {Name: "tool", State: program.Starting, PID: 5},
 	}
-	w := explain(web, supervisor.Snapshot{Programs: programs})
+	w := explain(web, supervisor.Snapshot{Programs: programs}, "")
 	got := ""
 	for _, n := range w.Needs {
 		got += fmt.Sprintf("%s:%s %t; ", n.Program, n.Condition, n.Met)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -78,14 +79,19 @@ func meaning(e *program.Exit) string {
 	return exitMeanings[e.Code]
 }
 
-// advice lists commands to type next, the most useful one first.
-func advice(p supervisor.Status, programs []supervisor.Status) []string {
+// advice lists commands to type next, the most useful one first. manifest is the path of the box's, or
+// "": without a path, agentctl plan reads the manifest of the directory in which it is typed.
+func advice(p supervisor.Status, programs []supervisor.Status, manifest string) []string {
 	ask := func(format string) string { return fmt.Sprintf("agentctl "+format, p.Name) }
 	switch {
 	case p.Blocked || p.State == program.Stopped && root(p, programs) != p.Name && wants(p):
 		return []string{"agentctl why " + root(p, programs), ask("start %s")}
 	case p.State == program.Fatal && p.Run == 0, p.State == program.Fatal && p.LastExit == nil:
-		return []string{"agentctl plan", ask("start %s")}
+		plan := "agentctl plan"
+		if manifest != "" {
+			plan += " " + escape.Shell(manifest)
+		}
+		return []string{plan, ask("start %s")}
 	case p.State == program.Fatal:
 		return []string{ask("logs %s"), ask("start %s")}
 	case p.State == program.Backoff, p.State == program.Exited && !p.Completed:

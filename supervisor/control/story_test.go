@@ -63,7 +63,7 @@ func TestWaitsForWhat(t *testing.T) {
 		needing(dead, "db"), needing(up, "cache"), needing(stopped, "left", "db", "cache"), needing(stopped, "right", "db"),
 		needing(stopped, "web", "cache", "left", "right"),
 	}
-	why := explain(all[4], supervisor.Snapshot{Programs: all})
+	why := explain(all[4], supervisor.Snapshot{Programs: all}, "")
 	var text func([]api.WhyNeed) string
 	text = func(needs []api.WhyNeed) string {
 		var parts []string
@@ -75,7 +75,7 @@ func TestWaitsForWhat(t *testing.T) {
 	if got, want := text(why.Needs), "cache() left(db()) right(db())"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got := advice(all[4], all); !slices.Equal(got, []string{"agentctl why db", "agentctl start web"}) {
+	if got := advice(all[4], all, ""); !slices.Equal(got, []string{"agentctl why db", "agentctl start web"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -93,13 +93,13 @@ func TestAdvice(t *testing.T) {
 		{at(program.Running, 1, "ready"), ""},
 		{at(program.Running, 1, ""), "agentctl logs -f p, agentctl restart p"},
 		{failed, "agentctl logs p, agentctl start p"},
-		{at(program.Fatal, 0, ""), "agentctl plan, agentctl start p"},
+		{at(program.Fatal, 0, ""), "agentctl plan '/srv/my box.toml', agentctl start p"},
 		{at(program.Backoff, 2, ""), "agentctl logs p, agentctl restart p"},
 		{paused, "agentctl start p, agentctl run p"},
 		{at(program.Stopped, 1, ""), "agentctl start p"},
 		{waits, "agentctl why db, agentctl start p"},
 	} {
-		if got := strings.Join(advice(c.p, []supervisor.Status{c.p, needing(at(program.Stopped, 1, ""), "db")}), ", "); got != c.want {
+		if got := strings.Join(advice(c.p, []supervisor.Status{c.p, needing(at(program.Stopped, 1, ""), "db")}, "/srv/my box.toml"), ", "); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.p.State, got, c.want)
 		}
 	}

@@ -21,7 +21,7 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	why := explain(p, snap)
+	why := explain(p, snap, s.manifestFile())
 	if troubled(p) {
 		why.Output = s.lastOutput(r.Context(), p)
 	}
@@ -29,6 +29,14 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 	why.Program.Refused = s.refusedCalls(p.Name)
 	why.Recent, err = s.recent(p.Name)
 	return why, err
+}
+
+// manifestFile is the path of the manifest, or "" if it is not known.
+func (s *Server) manifestFile() string {
+	if s.cfg.Boot == nil {
+		return ""
+	}
+	return s.cfg.Boot.Boot().Manifest
 }
 
 func (s *Server) recent(name string) ([]api.Event, error) {
@@ -54,10 +62,10 @@ func (s *Server) recent(name string) ([]api.Event, error) {
 }
 
 // explain says why a program is in the state it is in.
-func explain(p supervisor.Status, snap supervisor.Snapshot) api.Why {
+func explain(p supervisor.Status, snap supervisor.Snapshot, manifest string) api.Why {
 	why := api.Why{
 		Program: toProgram(p), Time: snap.Time,
-		Summary: summary(p, snap.Time), Next: next(p, snap.Time), Ending: ending(p), Ready: readyBy(p), Do: advice(p, snap.Programs),
+		Summary: summary(p, snap.Time), Next: next(p, snap.Time), Ending: ending(p), Ready: readyBy(p), Do: advice(p, snap.Programs, manifest),
 	}
 	for _, other := range snap.Programs {
 		if other.Spec != nil && slices.ContainsFunc(other.Spec.Needs, func(n program.Need) bool { return n.Program == p.Name }) {
