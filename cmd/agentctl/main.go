@@ -201,8 +201,8 @@ func newRoot(c *cli) *cobra.Command {
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.SetVersionTemplate(clientVersion() + "\n")
-	root.Flags().Bool("version", false, "print the version of agentctl, as version --client does")
+	root.SetVersionTemplate(ownVersion() + "\n")
+	root.Flags().Bool("version", false, "print the version of agentctl")
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else "+api.DefaultSocket+")")
 	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")

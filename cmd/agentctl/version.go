@@ -12,7 +12,7 @@ import (
 // Set by the linker (-X main.version=…).
 var (
 	version = "devel"
-	commit  = ""
+	commit  = "unknown"
 )
 
 // versions is the output of `agentctl version --json`.
@@ -76,17 +76,17 @@ Go modules that agentctl is linked with, each with its checksum from go.sum.`,
 	return cmd
 }
 
-// clientVersion is the line about agentctl itself.
-func clientVersion() string { return "agentctl  " + version + " " + runtime.Version() }
+// ownVersion is what --version prints, in the form of agentinit --version.
+func ownVersion() string { return "agentctl " + version + " (" + commit + ")" }
 
 func (c *cli) printVersions(v versions) error {
 	if c.json {
 		v.Modules = linkedModules()
 		return c.printJSON(v)
 	}
-	line(c.stdout, "%s", clientVersion())
-	if v.Server != nil {
-		line(c.stdout, "agentinit %s %s, pid %d", printable(v.Server.Version), printable(v.Server.Go), v.Server.PID)
+	line(c.stdout, "%s %s", ownVersion(), runtime.Version())
+	if s := v.Server; s != nil {
+		line(c.stdout, "agentinit %s (%s) %s, pid %d", printable(s.Version), printable(s.Commit), printable(s.Go), s.PID)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (b *Box) Config(uid, gid int) control.Config {
 			}
 			fmt.Fprintf(w, `{"probe":%q}`, r.URL.Path)
 		}),
-		Version: api.Version{Version: "1.2.3", Go: "go1.26", PID: 1, BootID: "b00t", StartedAt: &started},
+		Version: api.Version{Version: "1.2.3", Commit: "c0ffee", Go: "go1.26", PID: 1, BootID: "b00t", StartedAt: &started},
 	}
 }
 
