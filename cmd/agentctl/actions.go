@@ -27,7 +27,9 @@ type verb struct {
 func newStart(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "start NAME...|--all", short: "Start programs, resume schedules", done: "started", already: "already running",
-		long: `Start programs and wait until each is RUNNING, has completed, or has failed.
+		long: `Start programs and wait until each is RUNNING, has completed, or has failed
+once. A run that ends before it is RUNNING has failed, also if agentinit starts
+the program again after a while (BACKOFF); "agentctl wait" waits for that, too.
 A schedule that is paused is resumed: its next run comes at its time.
 
 With --all the programs start in the order of the boot. Oneshots that have
@@ -41,7 +43,7 @@ func newRun(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "run NAME...", short: "Run schedules and oneshots now", done: "ran", already: "already running", named: true,
 		long: `Start a run now, of a schedule too, and wait until each program has completed,
-is RUNNING, or has failed. A schedule keeps its times; one that is paused stays so.
+is RUNNING, or has failed once. A schedule keeps its times; one that is paused stays so.
 Where a run is under way, run starts no second one: it waits for that run and says
 "already running".`,
 		ask: (*api.Client).Run,
@@ -66,7 +68,7 @@ that was stopped, the boot fails with exit status 67.`,
 func newRestart(c *cli) *cobra.Command {
 	cmd, req := c.newAction(verb{
 		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
-		long: `Restart programs and wait until each is RUNNING, has completed, or has failed.
+		long: `Restart programs and wait until each is RUNNING, has completed, or has failed once.
 With --all, every program stops first, in the reverse order of the boot; then
 they start in the order of the boot.
 
@@ -182,6 +184,10 @@ waits for the readiness of the box, and any other state for every program. If
 agentinit does not answer yet, wait waits for it, too, and says so after two
 seconds.
 
+ready is a program that is RUNNING and, if the manifest declares a readiness,
+ready by it; a oneshot or a run of a schedule is ready when it has completed.
+running is RUNNING, or completed. completed is a oneshot or a run of a schedule
+that has ended as expected; a service never completes, and wait refuses it.
 stopped is every state that lasts without a process: STOPPED, EXITED or FATAL.
 A state that is over within milliseconds may pass unseen.
 

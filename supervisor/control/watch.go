@@ -9,6 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // watch tells when it makes sense to read the state again. It reads the event stream, so a wait
@@ -144,6 +145,9 @@ func firstOpen(programs []supervisor.Status, what string, holds condition) (*sup
 	var open *supervisor.Status
 	for i, p := range programs {
 		ok, impossible := holds(p)
+		if what == api.ForCompleted && p.Spec != nil && p.Spec.Type == program.Service {
+			return nil, about(api.CodeConflict, p, "%s will not be completed, because it is a service and no job; wait for exited or stopped instead", p.Name)
+		}
 		if impossible && !ok {
 			return nil, about(api.CodeConflict, p, "%s will not be %s: it is %s%s", p.Name, what, p.Shown(), because(p))
 		}
