@@ -167,13 +167,22 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 			return nil, usageError("%s names the box %q; a name has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit", file, name)
 		}
 		names[name] = file
-		box, _, err := c.box(compose.Input{Name: name, System: o.system, Image: o.image, Command: commandLine(cmd, o, bases...)}, file)
+		box, _, err := c.box(compose.Input{Name: name, File: bases[i], System: o.system, Image: o.image, Command: commandLine(cmd, o, bases...)}, file)
 		if err != nil {
 			return nil, err
 		}
 		boxes = append(boxes, box)
 	}
 	return []compose.File{g.several(boxes)}, nil
+}
+
+// mountedName is the name under which a compose file mounts the manifest, from its own directory; ""
+// for the standard input.
+func mountedName(manifest string) string {
+	if manifest == "-" {
+		return ""
+	}
+	return filepath.Base(manifest)
 }
 
 // boxName matches what can be a host name (RFC 1123, 2.1), because other boxes use it as one.
@@ -204,7 +213,7 @@ func validCluster(o *generateOptions) error {
 
 // generate generates the files of a manifest; findings go to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
-	box, text, err := c.box(compose.Input{System: o.system, Image: o.image, Command: command}, name)
+	box, text, err := c.box(compose.Input{File: mountedName(name), System: o.system, Image: o.image, Command: command}, name)
 	if err != nil {
 		return nil, err
 	}
@@ -296,10 +305,19 @@ func (c *cli) writeFiles(files []compose.File, output string) error {
 			return err
 		}
 		if err := renameio.WriteFile(path, f.Content, 0o644); err != nil {
-			return failure(err)
+			return failure(fmt.Errorf("cannot write %s: %w", path, cause(err)))
 		}
 	}
 	return nil
+}
+
+// cause is the system's error without the name of the temporary file that renameio makes.
+func cause(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 // replaceable refuses a path that must not be replaced by a rename: rename(2) puts a file even in the

@@ -24,6 +24,8 @@ type Input struct {
 	Version string // version of agentinit, for the image's environment
 	System  string // x86_64-linux, aarch64-linux
 	Image   string // image reference; empty: the manifest's or else the local tag
+	// File is the name of the manifest beside the compose file; empty: agentbox.toml.
+	File string
 	// Name is the name of the box if a compose file has several boxes; empty: agentbox.
 	Name string
 }

@@ -61,17 +61,17 @@ func (b *Box) volume(v string) string {
 	return b.Input.Name + "-" + v
 }
 
-// source is the source of a mount. A box with a name has a manifest of that name, and a directory
-// of that name for its other files.
+// source is the source of a mount. A box with a name has a directory of that name for its files,
+// apart from the manifest.
 func (b *Box) source(m Mount) string {
 	relative, isRelative := strings.CutPrefix(m.Source, "./")
 	switch {
+	case m.Source == "./agentbox.toml" && b.Input.File != "":
+		return "./" + b.Input.File
 	case b.Input.Name == "":
 		return m.Source
 	case m.Named():
 		return b.volume(m.Source)
-	case m.Source == "./agentbox.toml":
-		return "./" + b.Input.Name + ".toml"
 	case isRelative:
 		return "./" + b.Input.Name + "/" + relative
 	}
