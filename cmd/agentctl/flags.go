@@ -36,30 +36,6 @@ func (s *seconds) String() string {
 // Type is the name of the value in help.
 func (*seconds) Type() string { return "duration" }
 
-// eventNumber is the number of an event.
-type eventNumber uint64
-
-// Set reads a flag.
-func (n *eventNumber) Set(text string) error {
-	v, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		return errors.New("write the number of an event, which begins its line")
-	}
-	*n = eventNumber(v)
-	return nil
-}
-
-// String is empty for 0, and help then shows no default.
-func (n *eventNumber) String() string {
-	if *n == 0 {
-		return ""
-	}
-	return strconv.FormatUint(uint64(*n), 10)
-}
-
-// Type is the name of the value in help.
-func (*eventNumber) Type() string { return "number" }
-
 // lineCount is a number of lines in the meaning of the control socket.
 type lineCount struct {
 	wanted int  // 0 means all that agentinit keeps, -1 none

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,8 +65,8 @@ that follow it.`,
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with new lines")
-	f.StringVar(&o.since, "since", "", "only lines from this long ago on, such as 10m, or from an RFC 3339 time on")
-	f.StringVar(&o.until, "until", "", "only lines up to this long ago, such as 10m, or up to an RFC 3339 time")
+	f.StringVar(&o.since, "since", "", "only lines from this long ago on, such as 10m, or from a time on (RFC 3339, or local: \"2026-01-02 15:04:05\" or 2026-01-02)")
+	f.StringVar(&o.until, "until", "", "only lines up to this long ago, such as 10m, or up to a time")
 	f.StringVar(&o.after, "after", "", "only lines after the one with this cursor")
 	f.StringVar(&o.grep, "grep", "", "only lines that match this regular expression (RE2)")
 	f.VarP(&o.lines, "lines", "n", "only the newest `N` lines, 0 for none of the old ones; all reads the log files too")
@@ -124,7 +125,8 @@ func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
 	return q, nil
 }
 
-// moment reads a duration before now, or a time; "" means the zero time.
+// moment reads a duration before now, or a time, which is local if it names no zone; "" means the zero
+// time.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -133,11 +135,16 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return t, usageError("%s %q: must be a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag, shortened(text))
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
 	}
-	return t, nil
+	for _, layout := range []string{time.DateTime, time.DateOnly} { // as in journalctl(1)
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usageError("%s %q: must be a duration such as 10m, a time such as 2026-01-02T15:04:05Z, or a local time such as \"2026-01-02 15:04:05\" or 2026-01-02",
+		flag, shortened(text))
 }
 
 // logPrinter prints lines. It leaves out the name only if all lines certainly belong to the one
@@ -173,20 +180,27 @@ func programColour(name string) string {
 }
 
 func newEvents(c *cli) *cobra.Command {
-	var since uint64
+	var since string
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened in the box",
 		Long: `Show the events that agentinit still has in memory.
 
-Every event has a number; --since goes on after one. A Lagged event stands for
-events that are gone.`,
+Every event has a number; --since goes on after one, or takes a time as that of
+agentctl logs does. A Lagged event stands for events that are gone.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			after, from, err := eventsSince(since, time.Now())
+			if err != nil {
+				return err
+			}
 			client := c.client()
-			return quietEnd(cmd.Context(), client.Events(cmd.Context(), since, follow, func(e api.Event) error {
+			return quietEnd(cmd.Context(), client.Events(cmd.Context(), after, follow, func(e api.Event) error {
+				if e.Time.Before(from) {
+					return nil
+				}
 				if c.json {
 					return c.printJSONLine(e)
 				}
@@ -195,9 +209,20 @@ events that are gone.`,
 			}))
 		},
 	}
-	cmd.Flags().Var((*eventNumber)(&since), "since", "only events after this number")
+	cmd.Flags().StringVar(&since, "since", "", "only events after this number, or from this long ago or this time on")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new events")
 	return cmd
+}
+
+// eventsSince reads the number of an event, or a time in the forms of moment.
+func eventsSince(text string, now time.Time) (after uint64, from time.Time, err error) {
+	if after, err = strconv.ParseUint(text, 10, 63); err == nil {
+		return after, from, nil
+	}
+	if from, err = moment("--since", text, now); err != nil {
+		err = usageError("%w; or the number of an event, which begins its line", err)
+	}
+	return 0, from, err
 }
 
 func (c *cli) eventText(e api.Event) string {
