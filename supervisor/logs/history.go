@@ -39,6 +39,7 @@ type gapSource struct {
 	kind    Stream
 	maxLine int
 	files   []logFile // oldest first
+	limit   uint64    // the Line.Seq of every line is less, because the rings forget the oldest first
 
 	file  *generationReader
 	off   int64
@@ -67,13 +68,24 @@ func (r *reader) gaps() []*gapSource {
 		return nil
 	}
 	known := r.plane.spans()
+	forgot := r.plane.forgotten()
 	var all []*gapSource
 	for _, f := range sinks {
 		files, err := f.logFiles(known, &r.query)
 		if err != nil {
 			continue // a directory that cannot be read yields no lines
 		}
-		all = append(all, &gapSource{reader: r, program: f.options.Load().Program, kind: f.kind, maxLine: f.options.Load().MaxLine, files: files})
+		o := f.options.Load()
+		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, maxLine: o.MaxLine, files: files, limit: forgot[o.Program] + 1})
+	}
+	return all
+}
+
+// forgotten returns, by program, the Line.Seq of the newest line that its rings have forgotten.
+func (p *Plane) forgotten() map[string]uint64 {
+	all := map[string]uint64{}
+	for _, pl := range p.list(nil) {
+		all[pl.name] = max(pl.rings[0].forgot.Load(), pl.rings[1].forgot.Load())
 	}
 	return all
 }
@@ -253,7 +265,7 @@ func (s *gapSource) take(blk block) {
 	f := &s.files[0]
 	s.like = item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}, gap: true}
 	if len(f.spans) > 0 {
-		s.like.order, s.like.Time = f.spans[0].seq, time.Unix(0, f.spans[0].time)
+		s.like.order, s.like.Time = min(f.spans[0].seq, s.limit), time.Unix(0, f.spans[0].time)
 	}
 	if s.reader.query.inTime(s.like.Time.UnixNano()) {
 		s.lines = blk

@@ -369,7 +369,7 @@ func (a *item) before(b *item) bool {
 	case a.gap != b.gap:
 		return a.gap
 	}
-	return a.order == 0 && a.Time.Before(b.Time)
+	return a.Time.Before(b.Time)
 }
 
 // source yields the lines of one stream, or of one file, in order.

@@ -557,3 +557,37 @@ func TestTimesFarAway(t *testing.T) {
 		}
 	}
 }
+
+// A full disk has lost lines that the ring still has. Before them in the file are lines that the ring
+// has forgotten, and they come first.
+func TestOrderAfterAFullDisk(t *testing.T) {
+	p := newPlane(t, Config{RingBytes: 8192})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: filepath.Join(t.TempDir(), "log")})
+	read := func(n uint64) {
+		for p.Stats()[0].Lines < n {
+			runtime.Gosched()
+		}
+		flush(t, p)
+	}
+	old := numbered(10_000)
+	for lines := range slices.Chunk(strings.SplitAfter(old, "\n"), 10) {
+		write(t, stdout, strings.Join(lines, ""))
+	}
+	read(10_000)
+	s := c.streams[0]
+	var lost strings.Builder
+	for i := range 500 { // more than the ring holds, so that it has forgotten all that is in the file
+		text := fmt.Sprintf("lost %d\n", i)
+		lost.WriteString(text)
+		s.store(block{text: []byte(text), lines: 1}, time.Now())
+	}
+	write(t, stdout, "new\n")
+	read(10_501)
+	got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"
+	_, rest, ok := strings.Cut(got, old)
+	if !ok || !strings.HasSuffix(lost.String()+"new\n", rest) || rest == "new\n" {
+		t.Errorf("%d bytes of %q, then %q", len(got)-len(rest), got[:min(len(got), 50)], rest[max(0, len(rest)-200):])
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+}
