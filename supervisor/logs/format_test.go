@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"os"
@@ -168,12 +169,11 @@ func TestConsoleOnTerminal(t *testing.T) {
 		t.Errorf("Write = %d, %v", n, err)
 	}
 	flush(t, p)
-	buf := make([]byte, 200)
-	n, err := master.Read(buf)
+	got, err := bufio.NewReader(master).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(buf[:n]); !strings.HasSuffix(got, "agentinit | info  sealed a=b programs=3\r\n") {
+	if !strings.HasSuffix(got, "agentinit | info  sealed a=b programs=3\r\n") {
 		t.Errorf("got %q", got)
 	}
 	closeAll(t, master, tty)
