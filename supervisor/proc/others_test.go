@@ -2,7 +2,9 @@ package proc
 
 import (
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +59,10 @@ func TestSignalSoonSparesLaterProcesses(t *testing.T) {
 	o := newOwner(t, Options{})
 	p := startTester(t, o, sh(`trap 'sleep 0.1; setsid sleep 60 & echo $!' TERM; setsid sleep 61 & echo $!; wait; wait`))
 	early := p.number(t)
+	waitUntil(t, "the early one is no copy of the shell", func() bool { // which would only note the signal
+		comm, err := os.ReadFile("/proc/" + strconv.Itoa(early) + "/comm")
+		return err == nil && string(comm) == "sleep\n"
+	})
 	if !o.SignalSoon([]SignalRequest{{ID: p.ID, Signal: syscall.SIGTERM, Scope: ScopeTree, Asked: time.Now()}})[0] {
 		t.Fatal("not sent")
 	}
