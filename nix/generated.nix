@@ -12,5 +12,8 @@
 }:
 runCommand name { nativeBuildInputs = [ agentbox ]; } ''
   agentctl config validate --quiet --system ${system} ${manifest} || agentctl config validate --system ${system} ${manifest}
-  agentctl generate ${format} --system=${system} ${lib.escapeShellArgs flags} -o $out ${manifest}
+  # A compose file mounts the manifest by its name, which in the store begins with a hash.
+  file=$(basename ${manifest} | sed 's/^[0-9a-z]\{32\}-//')
+  cp ${manifest} "$file"
+  agentctl generate ${format} --system=${system} ${lib.escapeShellArgs flags} -o $out "$file"
 ''
