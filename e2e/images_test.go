@@ -211,7 +211,7 @@ func composed(t *testing.T, name string, more []string) (id string, health []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "agentbox.toml"), manifest, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".toml"), manifest, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
