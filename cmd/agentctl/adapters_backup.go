@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -50,11 +49,7 @@ records that.`,
 			}
 			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.IgnoreUmask())
 			if err != nil {
-				var cause *fs.PathError // it names the temporary file
-				if errors.As(err, &cause) {
-					err = cause.Err
-				}
-				return &exitError{exitFailure, fmt.Errorf("cannot write %s: %w", args[0], err)}
+				return &exitError{exitFailure, fmt.Errorf("cannot write %s: %w", args[0], withoutPath(err))}
 			}
 			err = c.copyBackup(f, resp.Body, secrets)
 			if err == nil {

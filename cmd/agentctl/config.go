@@ -138,7 +138,8 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	return text, withoutPath(err)
 }
 
-// withoutPath removes the path from a file error, because findings name the file already.
+// withoutPath removes the path from a file error, for a message that names the file already. The
+// path may also be that of a temporary file.
 func withoutPath(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -305,19 +305,10 @@ func (c *cli) writeFiles(files []compose.File, output string) error {
 			return err
 		}
 		if err := renameio.WriteFile(path, f.Content, 0o644); err != nil {
-			return failure(fmt.Errorf("cannot write %s: %w", path, cause(err)))
+			return failure(fmt.Errorf("cannot write %s: %w", path, withoutPath(err)))
 		}
 	}
 	return nil
-}
-
-// cause is the system's error without the name of the temporary file that renameio makes.
-func cause(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	return err
 }
 
 // replaceable refuses a path that must not be replaced by a rename: rename(2) puts a file even in the
