@@ -775,8 +775,8 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// A program has printed to a log file on a disk that hangs. A subscription that looks through it
-// delays nobody else, and it does not look through the output of other runs.
+// The disk of a log file hangs while a subscription reads what its run has printed there. New output
+// is stored meanwhile. A subscription to another run does not read from that disk at all.
 func TestSubscribeOnHangingDisk(t *testing.T) {
 	p := newPlane(t, Config{})
 	pl, hanging := p.program("web"), &generation{path: "/nonexistent"}
