@@ -49,11 +49,12 @@ type admission struct {
 	trusted  func(program string) bool // tells whether a program has control = true
 	failed   func(error)               // called for each accept that failed
 
-	slots, guests, trustedGuests chan struct{}
-	ready                        chan *peerConn
-	ctx                          context.Context
-	stop                         context.CancelFunc
-	running                      sync.WaitGroup
+	slots   chan struct{}
+	guests  guestPlaces
+	ready   chan *peerConn
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
 	// A connection is idle if no whole request has come since the last answer.
 	idle   idle.Order[*peerConn]
 	strays *lateclose.Strays
@@ -67,7 +68,7 @@ func admit(socket *Socket, limits Limits, owner func(int) (string, bool), truste
 	first := socket.listener // the socket may get another listener soon
 	a := &admission{
 		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, trusted: trusted, failed: failed,
-		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests), trustedGuests: make(chan struct{}, limits.Guests),
+		slots: make(chan struct{}, limits.Connections), guests: newGuestPlaces(limits.Guests),
 		ready: make(chan *peerConn), ctx: ctx, stop: stop, strays: lateclose.NewStrays(strayThreads),
 	}
 	a.running.Go(func() { a.loop(first) })
@@ -177,27 +178,45 @@ func (a *admission) greet(conn net.Conn) {
 		<-a.slots
 		return
 	}
-	release := func() { <-a.slots }
-	if peer.guest() {
-		guests := a.guests
-		if !peer.Uncertain && a.trusted(peer.Program) {
-			guests = a.trustedGuests
-		}
-		select {
-		case guests <- struct{}{}:
-			release = func() { <-guests; <-a.slots }
-		default:
-			turnAway(conn)
-			<-a.slots
-			return
-		}
+	leave, ok := a.guests.take(peer, a.trusted)
+	if !ok {
+		turnAway(conn)
+		<-a.slots
+		return
 	}
+	release := func() { leave(); <-a.slots }
 	c := &peerConn{Conn: conn, peer: peer, done: release, Place: place, idle: &a.idle}
 	a.idle.Rest(c)
 	select {
 	case a.ready <- c:
 	case <-a.ctx.Done():
 		c.Close()
+	}
+}
+
+// guestPlaces bounds what supervised programs may hold at once. Those with control = true have places
+// of their own, so that a program without it cannot take them all.
+type guestPlaces struct{ untrusted, trusted chan struct{} }
+
+func newGuestPlaces(each int) guestPlaces {
+	return guestPlaces{make(chan struct{}, each), make(chan struct{}, each)}
+}
+
+// take takes a place if the peer is a guest; others need none. The caller calls leave at the end. If
+// ok is false, there is no place.
+func (g guestPlaces) take(peer Peer, trusted func(program string) bool) (leave func(), ok bool) {
+	if !peer.guest() {
+		return func() {}, true
+	}
+	places := g.untrusted
+	if !peer.Uncertain && trusted(peer.Program) {
+		places = g.trusted
+	}
+	select {
+	case places <- struct{}{}:
+		return func() { <-places }, true
+	default:
+		return nil, false
 	}
 }
 

@@ -46,15 +46,14 @@ type Server struct {
 	trees    trees
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
 
-	logGuests, trustedLogGuests chan struct{} // see enterLogs
+	logGuests guestPlaces // for answers of logs: one that nobody reads keeps a line in memory
 }
 
 // New returns a server for the route table. The table is built at the first request, so that a box
 // starts its programs first. The server does not listen yet.
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
-	s := &Server{cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond()}
-	s.logGuests, s.trustedLogGuests = make(chan struct{}, cfg.Limits.LogGuests), make(chan struct{}, cfg.Limits.LogGuests)
+	s := &Server{cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond(), logGuests: newGuestPlaces(cfg.Limits.LogGuests)}
 	s.mux = sync.OnceValue(s.layOut)
 	return s
 }

@@ -260,25 +260,6 @@ func previousRuns(programs []supervisor.Status) map[string]uint64 {
 // which is still less than clients read (api.Client).
 const maxLogText = 1 << 20
 
-// enterLogs takes one of the places for readers of the logs. A reader that stops reading keeps a
-// line in memory. So supervised programs have few places, and those with control = true others. The
-// caller calls leave at the end.
-func (s *Server) enterLogs(peer Peer) (leave func(), err error) {
-	if !peer.guest() {
-		return func() {}, nil
-	}
-	places := s.logGuests
-	if !peer.Uncertain && s.mayControl(peer.Program) {
-		places = s.trustedLogGuests
-	}
-	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
-	default:
-		return nil, api.Errorf(api.CodeBusy, "supervised programs read the logs %d times already; try again when one has ended", cap(places))
-	}
-}
-
 // setRun names a run under each name of a program: the rings keep what it printed under a former
 // name.
 func setRun(runs map[string]uint64, p supervisor.Status, run uint64) {
@@ -321,9 +302,9 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		q.Runs = previousRuns(programs)
 	}
 	q.Cut = maxLogText
-	leave, err := s.enterLogs(peerOf(r.Context()))
-	if err != nil {
-		return err
+	leave, ok := s.logGuests.take(peerOf(r.Context()), s.mayControl)
+	if !ok {
+		return api.Errorf(api.CodeBusy, "supervised programs read the logs %d times already; try again when one has ended", s.cfg.Limits.LogGuests)
 	}
 	defer leave()
 	if q.Follow {
