@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
-	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/safeopen"},
+	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"schema":           {"supervisor/program", "internal/edits"},
 	"schema/catalog":   {"schema"},
 	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability"},
+	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability", "internal/rotated"},
 	"schema/compose":   {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
 	"schema/hardening": {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 
@@ -127,6 +127,7 @@ var arrows = map[string][]string{
 	"internal/safeopen":             {},
 	"internal/table":                {},
 	"internal/rate":                 {},
+	"internal/rotated":              {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},

@@ -12,6 +12,7 @@ import (
 	"time"
 	_ "time/tzdata" // schedules name time zones, and a small image has no time zone files
 
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -406,10 +407,6 @@ func emptyProbes(p programTable) (out []schema.Finding) {
 	return out
 }
 
-// rotatedSuffix is what a rotated log file has after the path of the log. A program whose log has
-// such a name would lose it to the rotation of another.
-var rotatedSuffix = regexp.MustCompile(`\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
-
 func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	writer := map[string]string{}
 	for _, p := range programs(d) {
@@ -426,7 +423,8 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 			if n > 1 && !strings.Contains(name, "${INSTANCE") {
 				out = append(out, p.finding("is one file for "+strconv.FormatInt(n, 10)+" instances", "put ${INSTANCE} into the path", "logs", key))
 			}
-			file := rotatedSuffix.ReplaceAllString(path.Clean(name), "")
+			// The rotation of a log would remove another log that has the name of a rotated file.
+			file, _ := rotated.Log(path.Clean(name))
 			if other, taken := writer[file]; taken && other != p.keys[1] {
 				out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", key))
 			}

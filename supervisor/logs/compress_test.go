@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // rotatedFiles makes the rotated files of a log, the oldest first.
@@ -126,22 +128,22 @@ func TestAFileStaysUntilItsCompressedFormIsOnTheDisk(t *testing.T) {
 func TestTheAgeOfARotatedFile(t *testing.T) {
 	for _, compress := range []Compression{CompressNone, CompressGzip} {
 		a, _ := rotatedFiles(t, 0)
-		rotated := time.Now().Add(-2 * time.Hour)
-		name := a.path + "." + rotated.UTC().Format(archiveLayout)
+		begun := time.Now().Add(-2 * time.Hour)
+		name := a.path + "." + begun.UTC().Format(rotated.Layout)
 		if err := os.WriteFile(name, []byte("line\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		o := &Options{Backups: -1, MaxAge: 3 * time.Hour, Compress: compress}
 		for _, age := range []time.Duration{2 * time.Hour, o.MaxAge - 1} {
-			old, err := a.clean(o, 0, rotated.Add(age))
-			if err != nil || !old.Equal(rotated.Add(o.MaxAge)) {
+			old, err := a.clean(o, 0, begun.Add(age))
+			if err != nil || !old.Equal(begun.Add(o.MaxAge)) {
 				t.Errorf("%q after %v: too old at %v, error %v", compress, age, old, err)
 			}
 			if left, _ := archives(t, a.path); len(left) != 1 {
 				t.Errorf("%q after %v: left %q", compress, age, left)
 			}
 		}
-		if old, err := a.clean(o, 0, rotated.Add(o.MaxAge)); err != nil || !old.IsZero() {
+		if old, err := a.clean(o, 0, begun.Add(o.MaxAge)); err != nil || !old.IsZero() {
 			t.Errorf("%q at its end: too old at %v, error %v", compress, old, err)
 		}
 		if left, _ := archives(t, a.path); len(left) != 0 {

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"testing"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // A program leaves a rotated file of 4 TiB, which takes no space on the disk and has no line that
@@ -20,7 +22,7 @@ func TestReadOfAnEndlessFileEnds(t *testing.T) {
 	closeAll(t, stdout, stderr)
 	<-c.Done()
 	flush(t, p)
-	huge := path + "." + time.Now().UTC().Format(archiveLayout)
+	huge := path + "." + time.Now().UTC().Format(rotated.Layout)
 	if err := errors.Join(os.WriteFile(huge, nil, 0o600), os.Truncate(huge, 4<<40)); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // capture runs one program that prints text to stdout into a file.
@@ -156,7 +158,7 @@ func TestBackupsAgeAndTotal(t *testing.T) {
 	}
 	old := time.Now().Add(-2 * time.Hour)
 	names, _ = archives(t, path)
-	if err := os.Rename(names[0], path+"."+old.UTC().Format(archiveLayout)); err != nil {
+	if err := os.Rename(names[0], path+"."+old.UTC().Format(rotated.Layout)); err != nil {
 		t.Fatal(err)
 	}
 	capture(t, p, Options{Program: "web", Path: path, Backups: -1, MaxAge: time.Hour}, "x\n")
@@ -674,7 +676,7 @@ func TestRotationThatIsRefused(t *testing.T) {
 				synctest.Wait()
 			}
 			refuse := func(after time.Duration) {
-				obstacle := o.Path + "." + time.Now().Add(after).UTC().Format(archiveLayout)
+				obstacle := o.Path + "." + time.Now().Add(after).UTC().Format(rotated.Layout)
 				if err := os.Mkdir(obstacle, 0o700); err != nil {
 					t.Fatal(err)
 				}
@@ -750,7 +752,7 @@ func TestAQuietProgramsOldFilesAreRemoved(t *testing.T) {
 		dir := t.TempDir()
 		begin := time.Now()
 		for i, age := range []time.Duration{10 * time.Hour, 9*time.Hour + 30*time.Minute, time.Hour} {
-			name := filepath.Join(dir, "web.log."+begin.Add(-age).UTC().Format(archiveLayout))
+			name := filepath.Join(dir, "web.log."+begin.Add(-age).UTC().Format(rotated.Layout))
 			if err := os.WriteFile(name, []byte{byte(i)}, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -800,7 +802,7 @@ func TestAFailedCheckOfTheAgesIsRepeated(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		name := "web.log." + time.Now().UTC().Format(archiveLayout)
+		name := "web.log." + time.Now().UTC().Format(rotated.Layout)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // Programs print NULs, escape sequences, incomplete characters and carriage returns. The file and
@@ -176,7 +178,7 @@ func TestReadOnlyDisk(t *testing.T) {
 // with a date in the future stays older than the archives of this agentinit.
 func TestClockJumps(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	future := path + "." + time.Now().AddDate(10, 0, 0).UTC().Format(archiveLayout)
+	future := path + "." + time.Now().AddDate(10, 0, 0).UTC().Format(rotated.Layout)
 	if err := os.WriteFile(future, []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

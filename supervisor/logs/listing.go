@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
@@ -79,7 +80,7 @@ func readRotated(dir string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := d.Names(func(name string) bool { return archiveSuffix().MatchString(name) }, maxRotated) // sorted
+	names, err := d.Names(isRotated, maxRotated) // sorted
 	err = errors.Join(err, d.Close())
 	if errors.Is(err, fs.ErrNotExist) { // removed after it was opened
 		return nil, nil
@@ -87,10 +88,15 @@ func readRotated(dir string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	rotated := map[string][]string{}
+	byLog := map[string][]string{}
 	for _, name := range names {
-		base := name[:len(name)-len(archiveSuffix().FindString(name))]
-		rotated[base] = append(rotated[base], name)
+		base, _ := rotated.Log(name)
+		byLog[base] = append(byLog[base], name)
 	}
-	return rotated, nil
+	return byLog, nil
+}
+
+func isRotated(name string) bool {
+	_, ok := rotated.Log(name)
+	return ok
 }

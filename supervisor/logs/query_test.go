@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // Two programs print over several runs while their files rotate and are compressed, also between
@@ -148,7 +150,7 @@ func TestResumeAfterClockWasSetBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	cursor := time.Now().Add(time.Hour)
 	old := cursor.Add(-time.Minute)
-	for name, text := range map[string]string{path + "." + old.UTC().Format(archiveLayout): "old\n", path: "inherited\n"} {
+	for name, text := range map[string]string{path + "." + old.UTC().Format(rotated.Layout): "old\n", path: "inherited\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

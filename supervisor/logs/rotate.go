@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
@@ -38,8 +38,7 @@ func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 	return len(b)
 }
 
-// archive keeps the rotated files of one path: PATH.20060102T150405.000000000Z, with .zst or .gz if
-// compressed. The names sort by age and never change. So a rotation takes one rename, however many
+// archive keeps the rotated files of one path. The names (see internal/rotated) sort by age and never change. So a rotation takes one rename, however many
 // files there are, and it does not wait for a slow compressor.
 type archive struct {
 	path     string
@@ -64,12 +63,6 @@ type archive struct {
 // must stay at rest.
 const agingStep = time.Hour
 
-const archiveLayout = "20060102T150405.000000000Z"
-
-var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
-})
-
 // shift gives the current file its archive name and returns that name. It returns "" if another
 // process has moved the file away, which counts as a rotation too.
 func (a *archive) shift() (name string, err error) {
@@ -77,14 +70,14 @@ func (a *archive) shift() (name string, err error) {
 		a.newest = a.last()
 	}
 	ended := time.Now().UTC()
-	suffix := ended.Format(archiveLayout)
+	suffix := ended.Format(rotated.Layout)
 	if suffix <= a.newest { // the clock was set back, or its resolution is coarse
-		t, err := time.Parse(archiveLayout, a.newest)
+		t, err := time.Parse(rotated.Layout, a.newest)
 		if err != nil {
 			return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 		}
 		ended = t.Add(1)
-		suffix = ended.Format(archiveLayout)
+		suffix = ended.Format(rotated.Layout)
 	}
 	a.newest = suffix
 	name = a.path + "." + suffix
@@ -107,7 +100,7 @@ func (a *archive) last() string {
 	names, _ := a.listings.names(a.path) // tidy reports the error
 	for _, name := range slices.Backward(names) {
 		suffix := uncompressed(name)[len(filepath.Base(a.path))+1:]
-		if _, err := time.Parse(archiveLayout, suffix); err == nil {
+		if _, err := time.Parse(rotated.Layout, suffix); err == nil {
 			return suffix
 		}
 	}
@@ -262,7 +255,7 @@ func (a *archive) list() ([]archived, error) {
 	var files []archived
 	err = inDirectory(a.path, func(d *safeopen.Directory, base string) error {
 		for _, name := range names {
-			ended, err := time.Parse(archiveLayout, strings.TrimPrefix(uncompressed(name), base+"."))
+			ended, err := time.Parse(rotated.Layout, strings.TrimPrefix(uncompressed(name), base+"."))
 			if err != nil {
 				continue
 			}
