@@ -265,12 +265,6 @@ func (c *Capture) finish(p *Plane) {
 	close(c.done)
 }
 
-// LastLines returns at most n of the newest lines of this run, oldest first. The result is complete
-// once Done is closed.
-func (c *Capture) LastLines(kind Stream, n int) []Line {
-	return c.program.tail(kind, c.run, n, 0)
-}
-
 // tailBytes and ExcerptLine bound what is kept of a run's last words. Without them a program could
 // make agentinit keep lines of megabytes.
 const (
@@ -280,7 +274,8 @@ const (
 )
 
 // Tail returns at most n of the newest lines of this run on both streams, in the order in which they
-// were read. Each has at most ExcerptLine bytes, and all together 16 KiB.
+// were read. Each has at most ExcerptLine bytes, and all together 16 KiB. The result is complete once
+// Done is closed.
 func (c *Capture) Tail(n int) []Line {
 	all := append(c.program.tail(Stdout, c.run, n, ExcerptLine), c.program.tail(Stderr, c.run, n, ExcerptLine)...)
 	slices.SortStableFunc(all, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })

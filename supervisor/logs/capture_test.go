@@ -104,6 +104,9 @@ func closeAll(t testing.TB, files ...*os.File) {
 	}
 }
 
+// lastLines returns at most n of the newest lines of a run on one stream, oldest first; if n < 0, all.
+func lastLines(c *Capture, kind Stream, n int) []Line { return c.program.tail(kind, c.run, n, 0) }
+
 func texts(lines []Line) []string {
 	var out []string
 	for _, l := range lines {
@@ -160,7 +163,7 @@ func TestCaptureToJSON(t *testing.T) {
 	if x := got["x"]; x["stream"] != "stderr" || x["app_level"] != "warn" || x["app_program"] != "evil" {
 		t.Errorf("passed-through object: got %v", x)
 	}
-	if lines := c.LastLines(Stdout, 2); fmt.Sprint(texts(lines)) != "[world no newline]" {
+	if lines := lastLines(c, Stdout, 2); fmt.Sprint(texts(lines)) != "[world no newline]" {
 		t.Errorf("LastLines = %q", texts(lines))
 	}
 }
@@ -418,10 +421,10 @@ func TestHugeLinesAndBinarySurvive(t *testing.T) {
 	write(t, stderr, "\xa9\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	if l := c.LastLines(Stdout, 5); len(l) != 1 || l[0].Text != mib || l[0].Truncated {
+	if l := lastLines(c, Stdout, 5); len(l) != 1 || l[0].Text != mib || l[0].Truncated {
 		t.Errorf("the line of 1 MiB came as %d lines", len(l))
 	}
-	if got := texts(c.LastLines(Stderr, 5)); fmt.Sprintf("%q", got) != `["\x00\xff\xfe" "hé"]` {
+	if got := texts(lastLines(c, Stderr, 5)); fmt.Sprintf("%q", got) != `["\x00\xff\xfe" "hé"]` {
 		t.Errorf("stderr = %q", got)
 	}
 }
@@ -448,7 +451,7 @@ func TestLongLinesStayInTheRing(t *testing.T) {
 			write(t, stdout, "first\n"+long+"\n"+c.after)
 			closeAll(t, stdout, stderr)
 			<-capture.Done()
-			lines := capture.LastLines(Stdout, -1)
+			lines := lastLines(capture, Stdout, -1)
 			found := slices.ContainsFunc(lines, func(l Line) bool { return l.Text == long && !l.Truncated })
 			if found != c.stays {
 				t.Errorf("a line of %d bytes and %s: kept %v", size, c.name, found)
@@ -488,7 +491,7 @@ func TestAbandon(t *testing.T) {
 	write(t, stdout, "one\ntail")
 	c.Abandon()
 	<-c.Done()
-	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one tail]" {
+	if got := texts(lastLines(c, Stdout, 9)); fmt.Sprint(got) != "[one tail]" {
 		t.Errorf("lines = %q", got)
 	}
 	c.Abandon()
@@ -518,7 +521,7 @@ func TestReactorWithoutPoller(t *testing.T) {
 	write(t, stdout, "one\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one]" {
+	if got := texts(lastLines(c, Stdout, 9)); fmt.Sprint(got) != "[one]" {
 		t.Errorf("lines = %q", got)
 	}
 }
@@ -556,7 +559,7 @@ func TestStreamThatCannotBeWatched(t *testing.T) {
 	write(t, stdout, "\nagain\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[polled password:  again]" || len(told) > 0 {
+	if got := texts(lastLines(c, Stdout, 9)); fmt.Sprint(got) != "[polled password:  again]" || len(told) > 0 {
 		t.Errorf("lines = %q, told %d times more", got, len(told))
 	}
 }

@@ -406,7 +406,7 @@ func TestFileThatFailsForLong(t *testing.T) {
 	write(t, stdout, "last\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
-	if lines := c.LastLines(Stdout, 1); len(lines) != 1 || lines[0].Text != "last" {
+	if lines := lastLines(c, Stdout, 1); len(lines) != 1 || lines[0].Text != "last" {
 		t.Errorf("the ring ends with %v", texts(lines))
 	}
 	lost := p.Stats()[0].Dropped
@@ -542,7 +542,7 @@ func TestFullDisk(t *testing.T) {
 	if err := <-reports; err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("report = %v", err)
 	}
-	if n := len(c.LastLines(Stdout, -1)); n != 1000 {
+	if n := len(lastLines(c, Stdout, -1)); n != 1000 {
 		t.Errorf("the ring has %d lines", n)
 	}
 	closeAll(t, f)

@@ -194,7 +194,7 @@ func TestCaptureOfTerminal(t *testing.T) {
 	write(t, tty, "hello\n")
 	closeAll(t, tty)
 	<-c.Done()
-	if got := c.LastLines(Stdout, 1); len(got) != 1 || got[0].Text != "hello" {
+	if got := lastLines(c, Stdout, 1); len(got) != 1 || got[0].Text != "hello" {
 		t.Errorf("got %+v", got)
 	}
 	closeAll(t, master)

@@ -97,7 +97,7 @@ func TestEndlessLineRotates(t *testing.T) {
 		if s := p.Stats()[0]; s.Dropped != 0 || s.Bytes != uint64(chunks*len(chunk)+5) {
 			t.Errorf("stats %+v", s)
 		}
-		if lines := c.LastLines(Stdout, 2); len(lines) != 2 || lines[1].Text != "end" || len(lines[0].Text) > maxLine {
+		if lines := lastLines(c, Stdout, 2); len(lines) != 2 || lines[1].Text != "end" || len(lines[0].Text) > maxLine {
 			t.Errorf("the last lines are %.50q", texts(lines))
 		}
 	}
@@ -122,7 +122,7 @@ func TestStdoutClosedAndReopened(t *testing.T) {
 	<-c.Done()
 	flush(t, p)
 	got := strings.Split(strings.TrimSuffix(readLog(t, path), "\n"), "\n")
-	if len(got) != 4 || strings.Join(texts(c.LastLines(Stdout, -1)), " ") != "before after" {
+	if len(got) != 4 || strings.Join(texts(lastLines(c, Stdout, -1)), " ") != "before after" {
 		t.Errorf("the file has %q", got)
 	}
 }

@@ -489,7 +489,7 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	if got := readLog(t, path); got != "after\n" {
 		t.Errorf("the new directory's file has %q", got)
 	}
-	if lines := c.LastLines(Stdout, -1); len(lines) != 3601 {
+	if lines := lastLines(c, Stdout, -1); len(lines) != 3601 {
 		t.Errorf("the ring has %d lines", len(lines))
 	}
 	for len(reports) > 0 {
@@ -563,7 +563,7 @@ func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
 	writer.Wait()
 	closeAll(t, stdout, stderr)
 	flush(t, p)
-	if len(c.LastLines(Stdout, 1)) != 1 {
+	if len(lastLines(c, Stdout, 1)) != 1 {
 		t.Error("nothing was taken")
 	}
 }
