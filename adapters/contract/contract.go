@@ -16,31 +16,23 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// wait limits each wait of a suite. It is long enough for a loaded machine, and short enough that a
-// hanging case fails by name, before the timeout of go test.
-const wait = 60 * time.Second
-
-// connect connects a, and disconnects it at the end of the test.
+// connect connects a, and disconnects it at the end of the test. The calls of a suite have no
+// deadline, so that a loaded machine fails none of them: the timeout of go test names what hangs.
 func connect(t *testing.T, a adapters.Adapter) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	t.Cleanup(cancel)
-	if err := a.Connect(ctx); err != nil {
+	if err := a.Connect(t.Context()); err != nil {
 		t.Fatalf("connect: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), wait)
-		defer cancel()
-		if err := a.Disconnect(ctx); err != nil {
+		if err := a.Disconnect(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("disconnect: %v", err)
 		}
 	})
-	return ctx
+	return t.Context()
 }
 
 // want fails the test unless err has the given code.
@@ -127,8 +119,7 @@ func describe(t *testing.T, a adapters.Adapter, slot adapters.Slot) {
 // that a call on an unconnected adapter is UNAVAILABLE. call makes one call through the wrapped slot.
 func life(t *testing.T, a adapters.Adapter, call func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
+	ctx := t.Context()
 	if a.Class() == adapters.ClassOff {
 		want(t, "call on off", call(ctx), adapters.CodeDisabled)
 		return

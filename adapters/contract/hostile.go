@@ -44,8 +44,12 @@ type PeerClass struct {
 	Fine []string
 }
 
-// lateLimit is the first time limit of a call if the peer is late.
-const lateLimit = 150 * time.Millisecond
+const (
+	// lateLimit is the first time limit of a call if the peer is late.
+	lateLimit = 150 * time.Millisecond
+	// wait is the limit of the other calls. It is long enough for a loaded machine.
+	wait = 60 * time.Second
+)
 
 // Peers runs every method against every misbehaviour. Each call must return an error with the right
 // code within the caller's time limit. The next call, to a good peer, must succeed.

@@ -17,8 +17,7 @@ func memoryLife(t *testing.T, class MemoryClass) {
 	life(t, other, func(ctx context.Context) error { _, _, err := calls.Retrieve(ctx, "k", "n"); return err })
 
 	a := class.New(t)
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
+	ctx := t.Context()
 	m := adapters.WrapMemory(a, nil)
 	closed := func(when string) {
 		t.Helper()

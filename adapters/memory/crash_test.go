@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -78,8 +77,7 @@ func TestCrash(t *testing.T) {
 // killOnce runs the child until it has acknowledged n changes, kills it, and records its output.
 func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), crashDir+"="+dir)
 	cmd.Stderr = os.Stderr
@@ -114,8 +112,7 @@ func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
 
 func checkCrashed(t *testing.T, dir string, want map[string]bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	m := embedded(t, dir, hashV1{}, 0)
 	if err := m.Connect(ctx); err != nil {
 		t.Fatalf("the file does not open after a crash: %v", err)

@@ -34,8 +34,7 @@ func randomVectors(n, dim int) [][]float32 {
 // The HNSW index is built and used, and misses few entries. Its results have the order of the exact
 // scan.
 func TestPGliteRecall(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	m := newPostgres(t, PostgresConfig{Conninfo: pglite(t), ExactRows: 1})
 	if err := m.Connect(ctx); err != nil {
 		t.Fatal(err)
@@ -90,8 +89,7 @@ func TestPGliteRecall(t *testing.T) {
 // Another program that knows only the four original columns writes, overwrites and deletes entries.
 // The adapter returns them, searches find them, and deleted entries are no longer found.
 func TestPostgresForeignWriter(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	conninfo := realPostgres(t)
 	statements(t, conninfo, `CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz DEFAULT now(), PRIMARY KEY (key, namespace))`,
 		`INSERT INTO memory_entries VALUES ('old', 'n', 'written before the migration'), ('other', 'n', 'something else')`)
@@ -142,8 +140,7 @@ func TestPostgresForeignWriter(t *testing.T) {
 
 // Two boxes on one database see each other's changes at once.
 func TestPostgresTwoBoxes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	conninfo := realPostgres(t)
 	var boxes []*Memory
 	for range 2 {
@@ -184,8 +181,6 @@ func TestPostgresTwoBoxes(t *testing.T) {
 }
 
 func TestPostgresRefuses(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	for name, sql := range map[string]string{
 		"another table": `CREATE TABLE memory_entries (id text PRIMARY KEY, key text, namespace text, value jsonb, stored_at timestamptz)`,
 		"newer schema":  `CREATE TABLE memory_meta (name text PRIMARY KEY, value bytea); INSERT INTO memory_meta VALUES ('schema_version', '99')`,
@@ -194,7 +189,7 @@ func TestPostgresRefuses(t *testing.T) {
 			conninfo := realPostgres(t)
 			statements(t, conninfo, sql)
 			m := newPostgres(t, PostgresConfig{Conninfo: conninfo})
-			if err := m.Connect(ctx); !errors.Is(err, adapters.ErrContractMismatch) {
+			if err := m.Connect(t.Context()); !errors.Is(err, adapters.ErrContractMismatch) {
 				t.Errorf("Connect: %v, want CONTRACT_MISMATCH", err)
 			}
 		})
@@ -204,8 +199,7 @@ func TestPostgresRefuses(t *testing.T) {
 // The adapter can take over variants of the original table. They keep their rows and also work for
 // a program that knows only the four original columns.
 func TestPostgresTakesOver(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	const rows = `INSERT INTO memory_entries (key, namespace, value) VALUES ('old', 'n', 'written before'), ('old', 'm', NULL), ('', 'n', 'no name')`
 	for name, table := range map[string]string{
 		"the original's":   `(key text NOT NULL, namespace text NOT NULL DEFAULT 'default', value text, stored_at timestamptz DEFAULT now(), PRIMARY KEY (key, namespace))`,
@@ -254,8 +248,6 @@ func TestPostgresTakesOver(t *testing.T) {
 
 // A table that cannot be taken over is refused with a clear error and stays unchanged.
 func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	const row = `; INSERT INTO memory_entries (key, namespace, value) VALUES ('a', 'n', 'x')`
 	for name, c := range map[string]struct{ sql, says string }{
 		"a key twice":         {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz)` + row + row, "more than once"},
@@ -273,7 +265,7 @@ func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
 			statements(t, conninfo, c.sql)
 			rows, columns := count(t, conninfo), shape(t, conninfo)
 			m := newPostgres(t, PostgresConfig{Conninfo: conninfo})
-			if err := m.Connect(ctx); !errors.Is(err, adapters.ErrContractMismatch) || !strings.Contains(err.Error(), c.says) {
+			if err := m.Connect(t.Context()); !errors.Is(err, adapters.ErrContractMismatch) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Connect: %v", err)
 			}
 			if n := count(t, conninfo); n != rows || rows == 0 {
@@ -309,8 +301,6 @@ func shape(t *testing.T, conninfo string) string {
 // No error contains the password, for any fault in the connection string.
 func TestPostgresPassword(t *testing.T) {
 	const secret = "s3cr3t-w0rd"
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	for _, conninfo := range []string{
 		"", "  ", "postgres://u:" + secret + "@127.0.0.1:1/db", "host=127.0.0.1 port=1 user=u password=" + secret,
 		"postgres://u:" + secret + "@127.0.0.1:1/db?sslmode=nonsense", "host=127.0.0.1 port=none password=" + secret,
@@ -318,7 +308,7 @@ func TestPostgresPassword(t *testing.T) {
 	} {
 		m, err := NewPostgres(PostgresConfig{Conninfo: conninfo, Embedder: hashV1{}})
 		if err == nil {
-			if err = m.Connect(ctx); !errors.Is(err, adapters.ErrUnavailable) {
+			if err = m.Connect(t.Context()); !errors.Is(err, adapters.ErrUnavailable) {
 				t.Errorf("Connect: %v, want UNAVAILABLE", err)
 			}
 		} else if ce := new(adapters.ConfigError); !errors.As(err, &ce) {

@@ -359,10 +359,8 @@ func TestAgentsLog(t *testing.T) {
 		pids[a.PID] = true
 		printed(t, o, a.AgentID)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var got []string
-	for line := range plane.Read(ctx, logs.Query{Programs: []string{agentsLog}, Follow: true}) {
+	for line := range plane.Read(t.Context(), logs.Query{Programs: []string{agentsLog}, Follow: true}) {
 		if !pids[line.PID] {
 			t.Errorf("line of a stranger: %+v", line)
 		}
@@ -374,7 +372,7 @@ func TestAgentsLog(t *testing.T) {
 	if want := []string{"stderr to stderr", "stdout to stdout"}; len(got) != 6 || got[0] != want[0] || got[5] != want[1] {
 		t.Errorf("the plane has %q", got)
 	}
-	if err := plane.Close(ctx); err != nil {
+	if err := plane.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

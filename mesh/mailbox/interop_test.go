@@ -62,9 +62,7 @@ func send(t *testing.T, m *Mailbox, o Outgoing) Entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	if e, _, err = m.Wait(ctx, e.PendingID); err != nil || e.Status != Published {
+	if e, _, err = m.Wait(t.Context(), e.PendingID); err != nil || e.Status != Published {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	return e
@@ -192,9 +190,7 @@ func TestWithNostrTools(t *testing.T) {
 	m, d, told := live(t, own, peer.Public(), p)
 	const text = "hello peer \u20ac \U0001f600 \u2028 \"q\" \\ \n"
 	send(t, m, Outgoing{Kind: KindChat, Content: text, To: peer.Public()})
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	out, err := foreign.NostrTools(ctx, nil, filepath.Join("testdata", "peer.cjs"), url, hex.EncodeToString(secret), string(own.Public()))
+	out, err := foreign.NostrTools(t.Context(), nil, filepath.Join("testdata", "peer.cjs"), url, hex.EncodeToString(secret), string(own.Public()))
 	foreign.SkipOrFail(t, err)
 	type message struct {
 		Kind            int

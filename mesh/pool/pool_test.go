@@ -338,9 +338,7 @@ func TestWithTheBoxesRelay(t *testing.T) {
 	if err != nil || len(results) != 1 || !results[0].Accepted {
 		t.Fatalf("%+v, %v", results, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if e, err := s.Next(ctx); err != nil || e.ID != wrap.ID {
+	if e, err := s.Next(t.Context()); err != nil || e.ID != wrap.ID {
 		t.Fatal(e, err)
 	}
 	// The pool sends its subscriptions again after the login. If the login comes between the publishing

@@ -56,10 +56,8 @@ func unused(t *testing.T, r *Relay) {
 // closedWith reads until the relay closes the connection.
 func (c *client) closedWith() websocket.StatusCode {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
 	for {
-		if _, _, err := c.conn.Read(ctx); err != nil {
+		if _, _, err := c.conn.Read(c.t.Context()); err != nil {
 			return websocket.CloseStatus(err)
 		}
 	}
@@ -378,10 +376,8 @@ func TestWaitingSessionMakesRoom(t *testing.T) {
 	}
 	waiting.closedWith()
 	// The session leaves only if it no longer waits for memory.
-	deadline, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	for {
-		status, err := r.Status(deadline)
+		status, err := r.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -67,10 +66,8 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	for range 2*maxUnauthenticated + 50 {
 		dial(t, url)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, _, err := first.conn.Read(ctx); err == nil || ctx.Err() != nil {
-		t.Errorf("the oldest stranger is still there: %v", err)
+	if _, _, err := first.conn.Read(t.Context()); err == nil {
+		t.Error("the oldest stranger is still there")
 	}
 	login := func(k *identity.Key, want bool) {
 		t.Helper()

@@ -1,13 +1,11 @@
 package relay
 
 import (
-	"context"
 	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
@@ -16,9 +14,7 @@ import (
 // messages (NIP-17) that are addressed to it.
 func TestWithNostrTools(t *testing.T) {
 	_, url := serve(t, func(_ *Config, p *Policy) { p.Ingress = SignedOnly })
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	defer cancel()
-	out, err := foreign.NostrTools(ctx, strings.NewReader(""), filepath.Join("testdata", "client.cjs"), url)
+	out, err := foreign.NostrTools(t.Context(), strings.NewReader(""), filepath.Join("testdata", "client.cjs"), url)
 	foreign.SkipOrFail(t, err)
 	var seen struct {
 		Refused   string

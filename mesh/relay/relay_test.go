@@ -85,9 +85,7 @@ type client struct {
 
 func dial(t testing.TB, url string) *client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
-	conn, _, err := websocket.Dial(ctx, url, nil)
+	conn, _, err := websocket.Dial(t.Context(), url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,18 +104,14 @@ func (c *client) send(parts ...any) { c.t.Helper(); c.raw(string(nip01.Message(p
 
 func (c *client) raw(text string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if err := c.conn.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+	if err := c.conn.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
 func (c *client) read() nip01.FromRelay {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	_, raw, err := c.conn.Read(ctx)
+	_, raw, err := c.conn.Read(c.t.Context())
 	if err != nil {
 		c.t.Fatalf("cannot read: %v", err)
 	}
@@ -379,8 +373,7 @@ func TestRefusedAuth(t *testing.T) {
 func TestFloodIsEnded(t *testing.T) {
 	_, url := serve(t, func(c *Config, _ *Policy) { c.MessagesPerSec = 1 })
 	c := dial(t, url)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
+	ctx := t.Context()
 	limited := false
 	for {
 		if err := c.conn.Write(ctx, websocket.MessageText, []byte(`["CLOSE","x"]`)); err != nil {

@@ -96,9 +96,7 @@ func start(t *testing.T, cfg Config, s *source) *Forwarder {
 
 func finish(t *testing.T, f *Forwarder, s *source) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	f.Close(ctx, s)
+	f.Close(t.Context(), s)
 }
 
 // requests is a collector over HTTP that gives the listed answers and then 204.
