@@ -56,9 +56,9 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	return a
 }
 
-// waitUntil polls, because the owner does not report what is waited for. It gives up after ten seconds.
+// waitUntil polls, because the owner does not report what is waited for. It gives up after a minute.
 func waitUntil(ok func() bool) {
-	for end := time.Now().Add(10 * time.Second); !ok() && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); !ok() && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
