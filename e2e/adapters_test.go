@@ -74,15 +74,15 @@ func (b *box) ready() bool {
 // Box B uses box A as its external slots. What B writes is in A. When A is gone, B reports errors
 // and is not ready.
 func TestABoxServesABox(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	a := boot(t, unprivileged, header+`
+	t.Parallel()
+	keys := []string{"MANAGEMENT_API_KEY=" + boxKey, "AGENTBOX_FEDERATION_TOKEN=" + boxKey}
+	a := bootWith(t, unprivileged, keys, header+`
 [adapters]
 beads = "local-sqlite"
 events = "local-jsonl"
 `)
 	waitFor(t, "A is ready", a.ready)
-	t.Setenv("AGENTBOX_FEDERATION_TOKEN", boxKey)
-	b := boot(t, unprivileged, header+fmt.Sprintf(`
+	b := bootWith(t, unprivileged, keys, header+fmt.Sprintf(`
 [federation]
 mode = "client"
 external_url = "http://127.0.0.1:%d"

@@ -54,6 +54,7 @@ func TestAssault(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	for _, a := range assailants {
 		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
 			b := bootAssailed(t, a.how, a.keys)
 			b.assault(a.agent, "attacker").repelled(t, a.works)
 			b.assault(a.agent, "last")

@@ -70,7 +70,7 @@ start_seconds = 3
 		t.Error("the sentinel is there before the seal")
 	}
 	// The listener opens while the boot goes on.
-	comesTo(t, "/livez answers while booting", func() bool {
+	waitFor(t, "/livez answers while booting", func() bool {
 		status, _, err := getBy(b.client(20*time.Second), b.port, "/livez")
 		return err == nil && status == 200
 	})

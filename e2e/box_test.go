@@ -101,6 +101,15 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	return b
 }
 
+// bootWith is boot with more environment variables, for tests that run at the same time as others.
+func bootWith(t testing.TB, mode how, env []string, manifest string) *box {
+	t.Helper()
+	b := place(t, mode, manifest)
+	b.env = env
+	b.start()
+	return b
+}
+
 // place is boot without the start.
 func place(t testing.TB, mode how, manifest string) *box {
 	t.Helper()

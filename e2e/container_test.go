@@ -157,7 +157,9 @@ func containerLives(t *testing.T, options []string) {
 
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("not in time: %s", what)
 		}

@@ -16,6 +16,9 @@ import (
 // meshToken is the token with which boxes register.
 const meshToken = "fedcba9876543210fedcba9876543210"
 
+// meshKeys are the secrets of a host and its boxes.
+var meshKeys = []string{"MANAGEMENT_API_KEY=" + boxKey, "AGENTBOX_FEDERATION_TOKEN=" + meshToken}
+
 // session is the answer of GET /v1/federation.
 type session struct {
 	State     string
@@ -35,23 +38,12 @@ func (b *box) session() session {
 func (b *box) inState(want string) session {
 	b.t.Helper()
 	var s session
-	comesTo(b.t, "the session is "+want, func() bool {
+	waitFor(b.t, "the session is "+want, func() bool {
 		s = session{}
 		status, err := b.call("GET", "/v1/federation", nil, &s)
 		return err == nil && status == 200 && s.State == want
 	})
 	return s
-}
-
-// comesTo is waitFor for conditions that may take half a minute: it checks less often.
-func comesTo(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	waitFor(t, what, func() bool {
-		<-tick.C
-		return ok()
-	})
 }
 
 // missed counts the heartbeats that the box has sent without an answer.
@@ -77,7 +69,7 @@ func meshBox(t testing.TB, n *node) *box {
 		t.Fatal(err)
 	}
 	b := place(t, asPID1, strings.Replace(string(text), `heartbeat = "30s"`, `heartbeat = "5s"`, 1))
-	b.node, b.env, b.port, b.metrics = n, []string{"MANAGEMENT_API_HOST=0.0.0.0"}, 9090, 9091
+	b.node, b.env, b.port, b.metrics = n, append([]string{"MANAGEMENT_API_HOST=0.0.0.0"}, meshKeys...), 9090, 9091
 	b.start()
 	return b
 }
@@ -85,15 +77,14 @@ func meshBox(t testing.TB, n *node) *box {
 // The host and the two boxes of examples/mesh each have their own cable. Both boxes write all the
 // time while cables and host fail. At the end, every acknowledged write is there exactly once.
 func TestMesh(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)
 	nodes := []*node{n.node("mesh-host", 1), n.node("box-a", 2), n.node("box-b", 3)}
 	n.named(nodes...)
 	host, a, b := meshBox(t, nodes[0]), meshBox(t, nodes[1]), meshBox(t, nodes[2])
 	first := a.inState("active")
 	b.inState("active")
-	comesTo(t, "the boxes are ready", func() bool { return a.ready() && b.ready() })
+	waitFor(t, "the boxes are ready", func() bool { return a.ready() && b.ready() })
 	step := timeline(t)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -116,7 +107,7 @@ func TestMesh(t *testing.T) {
 		t.Errorf("%v", e)
 	}
 	b.event("FederationEvicted")
-	comesTo(t, "b has a new session", func() bool {
+	waitFor(t, "b has a new session", func() bool {
 		s := b.session()
 		return s.State == "active" && s.SessionID != old && s.Evictions == 1
 	})
@@ -162,11 +153,11 @@ func TestMesh(t *testing.T) {
 		t.Errorf("the host ended with %d", code)
 	}
 	host = host.again()
-	comesTo(t, "the host is ready", host.ready)
+	waitFor(t, "the host is ready", host.ready)
 	for i, one := range []*box{a, b} {
 		// A heartbeat that was sent while the host was down may still be missed.
 		seen := one.beats()
-		comesTo(t, "the new host answers a heartbeat", func() bool { return one.beats() != seen })
+		waitFor(t, "the new host answers a heartbeat", func() bool { return one.beats() != seen })
 		if s := one.inState("active"); s.SessionID != before[i].SessionID {
 			t.Errorf("session %s became %s", before[i].SessionID, s.SessionID)
 		}
@@ -310,7 +301,7 @@ func progress(t testing.TB, writers ...*writer) {
 	t.Helper()
 	for _, w := range writers {
 		before := w.count("")
-		comesTo(t, w.name+" writes", func() bool { return w.count("") >= before+9 })
+		waitFor(t, w.name+" writes", func() bool { return w.count("") >= before+9 })
 	}
 }
 
@@ -331,7 +322,7 @@ func (w *writer) count(prefix string) int {
 func (w *writer) unanswered(host *box) string {
 	w.b.t.Helper()
 	var found string
-	comesTo(w.b.t, "the host has a bead whose answer does not arrive", func() bool {
+	waitFor(w.b.t, "the host has a bead whose answer does not arrive", func() bool {
 		w.mu.Lock()
 		last, known := w.last, w.acked[w.last]
 		w.mu.Unlock()
@@ -383,7 +374,7 @@ func everyItem(b *box, path string, each func(item)) {
 func (w *writer) check(host *box) {
 	t := w.b.t
 	t.Helper()
-	comesTo(t, "the host has the events of "+w.name, func() bool {
+	waitFor(t, "the host has the events of "+w.name, func() bool {
 		n := 0
 		for kind := range kinds(host) {
 			if strings.HasPrefix(kind, "event."+w.name+"-") && w.acked[kind] {
@@ -511,7 +502,7 @@ enabled = true
 		}
 		return fmt.Sprint(status.Relays)
 	}
-	comesTo(t, "the box is connected to the relay of its host", func() bool { return relays(open) == "[{"+relay+" connected true}]" })
+	waitFor(t, "the box is connected to the relay of its host", func() bool { return relays(open) == "[{"+relay+" connected true}]" })
 	if out := open.mustCtl("mesh", "status"); !strings.Contains(out, "(guest) agentbox") {
 		t.Errorf("agentctl mesh status:\n%s", out)
 	}
@@ -521,5 +512,5 @@ enabled = true
 	}
 	host.mustCtl("federation", "evict", boxOf(host, session), "--retry-after", "30")
 	open.inState("evicted")
-	comesTo(t, "the relay went with the session", func() bool { return relays(open) == "[]" })
+	waitFor(t, "the relay went with the session", func() bool { return relays(open) == "[]" })
 }

@@ -83,13 +83,11 @@ func (a *address) serve(ctx context.Context, from net.Conn) {
 // keep their sessions. The other host registers and evicts boxes, and the restarted host knows all
 // of them.
 func TestTwoHostsOneRegistry(t *testing.T) {
+	t.Parallel()
 	needsRoot(t)
 	pg, err := foreign.PostgreSQL(t.Context())
 	foreign.SkipOrFail(t, err)
 	t.Cleanup(pg.Stop)
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)
-	t.Setenv("AGENTBOX_FEDERATION_REGISTRY", pg.Address)
 	manifest := header + `
 [federation]
 mode = "host"
@@ -99,8 +97,8 @@ heartbeat = "5s"
 	// Started one after the other, so that each host holds its port before the next port is chosen.
 	var hosts []*box
 	for range 2 {
-		h := boot(t, asPID1, manifest)
-		comesTo(t, "a host has its registry", func() bool {
+		h := bootWith(t, asPID1, append([]string{"AGENTBOX_FEDERATION_REGISTRY=" + pg.Address}, meshKeys...), manifest)
+		waitFor(t, "a host has its registry", func() bool {
 			status, err := h.call("GET", "/v1/federation/boxes", nil, nil)
 			return err == nil && status == 200
 		})
@@ -117,7 +115,7 @@ external_url = "http://127.0.0.1:%d"
 	var boxes []*box
 	var before []session
 	for range 4 {
-		b := boot(t, asPID1, member)
+		b := bootWith(t, asPID1, meshKeys, member)
 		boxes, before = append(boxes, b), append(before, b.inState("active"))
 	}
 	for _, h := range hosts {
@@ -130,24 +128,24 @@ external_url = "http://127.0.0.1:%d"
 	hosts[0].kill()
 	killed := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	for i, b := range boxes {
-		comesTo(t, "the other host answers", func() bool { return b.beats() > killed })
+		waitFor(t, "the other host answers", func() bool { return b.beats() > killed })
 		if s := b.inState("active"); s.SessionID != before[i].SessionID || s.Evictions != 0 {
 			t.Errorf("box %d was %+v and is %+v", i, before[i], s)
 		}
 	}
 	step("one host was killed, and all go on")
 
-	late := boot(t, asPID1, member)
+	late := bootWith(t, asPID1, meshKeys, member)
 	late.inState("active")
 	hosts[1].mustCtl("federation", "evict", boxOf(hosts[1], before[0].SessionID))
-	comesTo(t, "the evicted box has a new session", func() bool {
+	waitFor(t, "the evicted box has a new session", func() bool {
 		s := boxes[0].session()
 		return s.State == "active" && s.SessionID != before[0].SessionID && s.Evictions == 1
 	})
 	step("the survivor registers and evicts")
 
 	hosts[0] = hosts[0].again()
-	comesTo(t, "the host that was killed knows every box", func() bool {
+	waitFor(t, "the host that was killed knows every box", func() bool {
 		var page struct{ Items []struct{} }
 		status, err := hosts[0].call("GET", "/v1/federation/boxes", nil, &page)
 		return err == nil && status == 200 && len(page.Items) == len(boxes)+1
@@ -155,7 +153,7 @@ external_url = "http://127.0.0.1:%d"
 	hosts[1].kill()
 	for _, b := range append(boxes, late) {
 		last := b.beats()
-		comesTo(t, "the first host answers", func() bool { return b.beats() > last })
+		waitFor(t, "the first host answers", func() bool { return b.beats() > last })
 	}
 	step("the other host was killed, and all go on with the first")
 }

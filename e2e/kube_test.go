@@ -172,7 +172,7 @@ func TestFleet(t *testing.T) {
 	host := pod("host.yaml", "mesh-host")
 	mustPodman(t, "exec", host, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "80s")
 	boxes := []string{pod("box.yaml", "agentbox-0"), pod("box.yaml", "agentbox-1")}
-	comesTo(t, "the host knows both boxes", func() bool {
+	waitFor(t, "the host knows both boxes", func() bool {
 		out, err := podman(t, "exec", host, "/bin/agentctl", "federation", "status")
 		return err == nil && strings.Contains(out, "2 active, 0 silent, 0 evicted")
 	})
