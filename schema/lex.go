@@ -210,8 +210,13 @@ func isBare(c byte) bool {
 // or -) does not count.
 func timeWithoutSeconds(word []byte) int {
 	i := bytes.IndexByte(word, ':')
-	if i < 2 {
+	if i < 2 || i+2 >= len(word) {
 		return -1
+	}
+	for _, c := range []byte{word[i-2], word[i-1], word[i+1], word[i+2]} {
+		if c < '0' || c > '9' {
+			return -1 // not a time, such as the key of "command: web"
+		}
 	}
 	if i >= 3 && (word[i-3] == '+' || word[i-3] == '-') {
 		return -1

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	errOrigin = errors.New(`must be an origin such as "https://box.example.org": scheme, host and, if need be, port`)
-	errPrefix = errors.New(`must be an address or a prefix such as "10.0.0.0/8"`)
+	errOrigin = errors.New(`an origin such as "https://box.example.org": scheme, host and, if need be, port`)
+	errPrefix = errors.New(`an address or a prefix such as "10.0.0.0/8"`)
 )
 
 // ParseOrigin reads scheme://host[:port] and returns it in the form that a browser sends (RFC 6454,

@@ -466,8 +466,11 @@ func TestUsualMistakes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"[programs.API]": "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
-		"[programs.-x]":  "also '_', '.' and '-' ()",
+		"[programs.web]\ncommand: [\"web\"]": "expected '=' after key (write KEY = VALUE, or [TABLE])",
+		"[api]\ntrusted_proxies = ['proxy']": `api.trusted_proxies[0] must be an address or a prefix such as "10.0.0.0/8", not "proxy"`,
+		"[api]\ncors_origins = ['*']":        `api.cors_origins[0] must be an origin such as`,
+		"[programs.API]":                     "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
+		"[programs.-x]":                      "also '_', '.' and '-' ()",
 		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"tcp//log:1\"":       `must be a URL such as tcp://logs.example:514, not "tcp//log:1" ()`,
 		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"htps://log/token\"": `not "htps://log/…" ()`,
 	} {
