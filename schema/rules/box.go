@@ -259,6 +259,9 @@ func stopWithoutWait(p programTable) (out []schema.Finding) {
 		if err != nil {
 			return nil // E016
 		}
+		if !knownSignal(step.Signal) {
+			return nil // E102
+		}
 		ladder[i] = step
 	}
 	for i, step := range ladder {

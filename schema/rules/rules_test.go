@@ -219,6 +219,7 @@ var cases = []testCase{
 	{code: "E102", want: 1, text: "[programs.a]\ncommand = 'x'\nhealth = {no_output = '3s', stack_signal = 'QIUT'}", says: "QIUT programs.a.health.stack_signal"},
 	{code: "W109", want: 2, text: "[supervisor.defaults]\nstop = 'TERM'\n[programs.a]\ncommand = 'x'\nstop = ['CONT', 'TERM 0s', 'KILL']", says: `supervisor.defaults.stop programs.a.stop[1] "TERM"`},
 	{code: "W109", want: 2, text: "[programs.a]\ncommand = 'x'\nstop = ['KILL', 'TERM 5s']\n[programs.b]\ncommand = 'x'\nstop = ['INT 1s', '9 5s', 'TERM']", says: "programs.a.stop[0] programs.b.stop[1]"},
+	{code: "W109", want: 0, text: "[programs.a]\ncommand = 'x'\nstop = ['10s']"},
 	{code: "W109", want: 0, text: "[programs.a]\ncommand = 'x'\nstop = ['CONT', 'TERM 5s', 'SIGKILL']\n[programs.b]\ncommand = 'x'\nstop = 'KILL'\n[programs.c]\ncommand = 'x'\nstop = ['TERM 5s']"},
 	{code: "E103", want: 1, text: "[programs.a]\ncommand = 'x'\nready = [{log = '('}, {log = 'ok'}]", says: "programs.a.ready[0].log"},
 	{code: "E103", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {log = 'listening on :[0-9]+'}"},
