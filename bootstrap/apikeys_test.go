@@ -35,6 +35,7 @@ func TestAPIKeys(t *testing.T) {
 		{"too short", schema.APIKey{Role: "viewer", File: short}, "", short + " holds fewer than 16 characters"},
 		{"too large", schema.APIKey{Role: "viewer", File: large}, "", "too large"},
 		{"no file", schema.APIKey{Role: "viewer", File: filepath.Join(dir, "absent")}, "", "absent"},
+		{"no directory", schema.APIKey{Role: "viewer", File: filepath.Join(dir, "absent", "key")}, "", "absent/key: no such file or directory; mount it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &schema.Manifest{}
