@@ -280,7 +280,8 @@ func (l *loop) failedToSend(name, what string, err error) {
 }
 
 func (l *loop) runHook(e *entry, a program.Action) {
-	ctx, cancel := context.WithTimeout(context.Background(), a.Timeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), a.Timeout,
+		fmt.Errorf("killed: it did not end within its timeout of %s", a.Timeout))
 	if e.hooks == nil {
 		e.hooks = make(map[program.HookKind]context.CancelFunc)
 	}

@@ -169,6 +169,9 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	if err == nil && res.Exit.ShellStatus() != 0 {
 		err = fmt.Errorf("ended with status %d", res.Exit.ShellStatus())
 	}
+	if res.Exit.PID == 0 {
+		return err // it never ran
+	}
 	s.cfg.Bus.Publish(event.Event{
 		Level: event.Info, Stage: stage, Name: event.HookCompleted, Program: spec.Name, Run: run,
 		Fields: map[string]any{

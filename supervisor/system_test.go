@@ -97,6 +97,33 @@ func shell(script string) func(*program.Spec) {
 	}
 }
 
+// A hook that does not end is killed, and the event says why. One that cannot be started has not
+// ended.
+func TestHooksThatFail(t *testing.T) {
+	hook := func(timeout time.Duration, argv ...string) *program.Hook {
+		return &program.Hook{Argv: argv, Timeout: timeout}
+	}
+	b := newRealBox(t, Config{},
+		spec("slow", shell("exec sleep 1000"), func(s *program.Spec) {
+			s.StartRetries, s.Hooks.PreStart = 0, hook(50*time.Millisecond, "/bin/sh", "-c", "exec sleep 1000")
+		}),
+		spec("nosuch", shell("exec sleep 1000"), func(s *program.Spec) {
+			s.StartRetries, s.Hooks.PreStart = 0, hook(patience, "/no/such/hook")
+		}),
+	)
+	b.sup.Boot()
+	for name, want := range map[string]string{"slow": "did not end within its timeout of 50ms", "nosuch": "/no/such/hook"} {
+		if st := b.await(name, in(program.Fatal)); !strings.Contains(st.Reason, want) {
+			t.Errorf("%s: %s", name, st.Reason)
+		}
+	}
+	for _, e := range (&box{bus: b.bus}).events(event.HookCompleted) {
+		if e.Program == "nosuch" {
+			t.Errorf("a hook that never ran has ended: %v", e.Fields)
+		}
+	}
+}
+
 func TestRealPrograms(t *testing.T) {
 	dir := t.TempDir()
 	b := newRealBox(t, Config{},
