@@ -11,7 +11,7 @@ import (
 
 func newSandbox(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "sandbox", Short: "Try what the sandbox of a program refuses"}
-	var timeout time.Duration
+	timeout := time.Minute
 	test := &cobra.Command{
 		Use:   "test PROGRAM -- COMMAND [ARG...]",
 		Short: "Run a command in the sandbox of a program and show what was refused",
@@ -47,7 +47,7 @@ Exit status: 0 the command ended with 0 and nothing was refused, 1 otherwise,
 			return err
 		},
 	}
-	test.Flags().DurationVar(&timeout, "timeout", time.Minute, "kill the command after this time, at most 10m")
+	test.Flags().Var((*seconds)(&timeout), "timeout", "kill the command after this time, at most 10m")
 	cmd.AddCommand(test)
 	return cmd
 }

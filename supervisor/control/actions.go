@@ -82,7 +82,7 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !signalName().MatchString(req.Signal) {
-		return nil, api.Errorf(api.CodeBadRequest, "signal must be a name such as HUP, or a number")
+		return nil, api.Errorf(api.CodeBadRequest, "signal must be a name such as HUP, or a number from 1 to 64")
 	}
 	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})
 	refused := refusals(s.cfg.Supervisor.Signal(r.Context(), req.Signal, namesOf(meant)...), meant)

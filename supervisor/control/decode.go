@@ -106,7 +106,7 @@ func decodeAction(body io.Reader) (api.ActionRequest, error) {
 
 // signalName matches a signal by name, with or without SIG, in upper or lower case, or by number.
 var signalName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(?:[1-9][0-9]?|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
+	return regexp.MustCompile(`^(?:[1-9]|[1-5][0-9]|6[0-4]|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
 })
 
 // checkQuery refuses parameters that the route does not have. If a misspelt one were ignored, the

@@ -80,6 +80,8 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"POST", "/v1/start", `{"all":true,"rolling":true}`, 400, "rolling is for restart"},
 		{"POST", "/v1/start", strings.Repeat(" ", 64<<10+1), 413, "larger than 65536"},
 		{"POST", "/v1/signal", `{"all":true,"signal":"-9"}`, 400, "signal must be a name"},
+		{"POST", "/v1/signal", `{"all":true,"signal":"0"}`, 400, "a number from 1 to 64"},
+		{"POST", "/v1/signal", `{"all":true,"signal":"65"}`, 400, "a number from 1 to 64"},
 		{"POST", "/v1/shutdown", `{"reason":"` + strings.Repeat("r", 201) + `"}`, 400, "reason is longer"},
 		{"GET", "/v1/status?name=", "", 400, "a name has"},
 		{"GET", "/v1/status?nmae=web", "", 400, `unknown parameter "nmae": use name, table, text`},

@@ -34,7 +34,7 @@ func postSandboxTest(s *Server, r *http.Request) (any, error) {
 	}
 	limit := time.Duration(req.TimeoutMS) * time.Millisecond
 	if limit < 0 || limit > longestTrial {
-		return nil, api.Errorf(api.CodeBadRequest, "timeout_ms is %d; write a number from 0 to %d", req.TimeoutMS, longestTrial.Milliseconds())
+		return nil, api.Errorf(api.CodeBadRequest, "the timeout is %s; write one from 0 to %s", limit, longestTrial)
 	}
 	setDefault(&limit, defaultTrial)
 	p, err := resolveOne(req.Program, s.cfg.Supervisor.Snapshot().Programs)
