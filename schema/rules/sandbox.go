@@ -22,7 +22,7 @@ func sandboxRules() []Rule {
 			Doc:    "A program or template has guard = false. If it runs as agentinit's user or as root, it can stop the box: it can signal agentinit's threads, lower their limits, take the processor from them and trace other programs; and it can gain privileges by exec.",
 			Remedy: "Leave guard at true. A program that needs sudo, or that manages other programs by signals, gets a user of its own."},
 		{Code: "W151", Severity: schema.Warning, Check: missingSandboxPaths,
-			Doc:    "A path of sandbox.read, write or execute does not exist now. If it does not exist when the program starts either, the program does not start.",
+			Doc:    "A path of sandbox.read, write or execute does not exist in the box. It is reported at boot and by an apply. If the path does not exist when the program starts either, the program does not start.",
 			Remedy: "Create the path, or begin it with \"-\": then it may be missing."},
 		{Code: "W152", Severity: schema.Warning, Check: auditedSandboxes,
 			Doc:    `A sandbox has mode = "audit": the kernel logs the system calls that the filter would refuse, and nothing is refused.`,
