@@ -192,7 +192,7 @@ func readyShape() *shape {
 	keys := append(dialectKeys(false), probeTiming(250*time.Millisecond)...)
 	keys = append(keys,
 		field("any", boolean("true: one condition is enough; false: all must hold.").def(false)),
-		field("deadline", duration("If the program is not ready after this time, the start has failed; absent: start_timeout is the limit.").eg("30s")),
+		field("deadline", duration("If the program is not ready after this time, the start has failed. start_timeout, 60s by default, is a limit too: the shorter one counts.").eg("30s")),
 	)
 	return oneOrMany("When the program counts as ready: one table, or several that must all hold. Without ready, a RUNNING program is ready.", keys...).
 		eg(map[string]any{"http": "http://127.0.0.1:8000/healthz", "deadline": "30s"}).formOf(decodes[Ready])

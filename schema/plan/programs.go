@@ -487,6 +487,32 @@ func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 			Message: "program " + s.name + " may wait for its readiness for ever", Hint: "give ready a deadline, or write start_timeout",
 		}, at("ready")...)
 	}
+	r.startInTime(s, spec)
+}
+
+// startInTime warns of programs that start_timeout, often the default, ends before the time that
+// another key gives them.
+func (r *resolver) startInTime(s *source, spec *program.Spec) {
+	limit, bad := spec.StartTimeout, s.violated
+	if limit <= 0 || spec.Type != program.Service || bad["ready"] || bad["start_timeout"] || bad["start_seconds"] || bad["type"] {
+		return
+	}
+	key, given, effect := "start_seconds", spec.RunningAfter, "the program is never RUNNING"
+	if len(spec.Readiness.Probes) > 0 {
+		key, given, effect = "ready", spec.Readiness.Deadline, "the start has failed before the deadline"
+	}
+	if given <= limit {
+		return
+	}
+	name := "programs." + s.name + "." + key
+	if key == "ready" {
+		name += ".deadline"
+	}
+	r.report("W128", schema.Finding{
+		Value:   schema.Duration(given).String(),
+		Message: fmt.Sprintf("%s = %q is longer than start_timeout = %q: %s", name, schema.Duration(given), schema.Duration(limit), effect),
+		Hint:    "write a start_timeout that is longer, or 0",
+	}, "programs", s.name, key)
 }
 
 // checkProbes reports probes that are invalid after the expansion of variables.
