@@ -44,6 +44,14 @@ var architectures = map[string]string{"x86_64-linux": "amd64", "aarch64-linux": 
 // environment, files and profiles. The plan's E120 and E127 are among them.
 var ofThisMachine = slices.DeleteFunc(append(slices.Clone(notHere), "E120", "E127"), func(code string) bool { return code == "E008" })
 
+// checkSystem refuses the name of a system for which there are no boxes.
+func checkSystem(name string) error {
+	if _, ok := architectures[name]; !ok {
+		return usageError("unknown system %q: %s", name, strings.Join(slices.Sorted(maps.Keys(architectures)), " or "))
+	}
+	return nil
+}
+
 // validateHereOr checks a manifest for this machine, or for the system in --system.
 func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
 	if system == "" {
@@ -54,9 +62,9 @@ func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
 
 // validateFor checks a manifest for a box on another system.
 func (c *cli) validateFor(name, system string) (rules.Result, error) {
-	arch, ok := architectures[system]
-	if !ok {
-		return rules.Result{}, usageError("unknown system %q: %s", system, strings.Join(slices.Sorted(maps.Keys(architectures)), " or "))
+	arch := architectures[system]
+	if err := checkSystem(system); err != nil {
+		return rules.Result{}, err
 	}
 	text, err := c.readManifest(name)
 	if err != nil {

@@ -73,7 +73,12 @@ Exit status: 0 nothing differs, 1 something does or the manifest is invalid,
 2 wrong command line, 4 the box cannot be reached (doctor compares the files all
 the same).`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return c.doctor(cmd.Context(), o, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkSystem(o.system); err != nil {
+				return err
+			}
+			return c.doctor(cmd.Context(), o, args)
+		},
 	}
 	cmd.Flags().StringVar(&o.compose, "compose", "", "compare this compose file `FILE`")
 	cmd.Flags().StringVar(&o.image, "image", "", "compare this image configuration `FILE` (agentctl generate image, an OCI configuration, or what podman image inspect prints)")

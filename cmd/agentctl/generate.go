@@ -106,6 +106,9 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 2 wrong command line.`,
 		Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkSystem(o.system); err != nil {
+				return err
+			}
 			if g.valid != nil {
 				if err := g.valid(o); err != nil {
 					return err
