@@ -195,7 +195,7 @@ func (c *Console) Holder(r *http.Request) (Holder, error) {
 
 // Errors of Holder.
 var (
-	ErrNoSession = errors.New("there is no console session, or it has expired: log in again")
+	ErrNoSession = errors.New("no bearer key was given, and there is no console session, or it has expired: log in again")
 	ErrCrossSite = errors.New("a page of another site sent this request")
 )
 
