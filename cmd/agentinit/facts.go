@@ -237,7 +237,7 @@ func (b *box) socketGroup(name string) (int, error) {
 	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error()}
+		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error() + "; write a group of the box's /etc/group, or a number"}
 	}
 	return strconv.Atoi(g.Gid)
 }

@@ -12,6 +12,9 @@ func (r *resolver) machine() {
 	if r.facts.Lacks == nil {
 		return
 	}
+	if !r.facts.InBox {
+		r.socketGroup()
+	}
 	seen := map[string]bool{}
 	for i := range r.plan.Programs {
 		p := &r.plan.Programs[i]
@@ -36,6 +39,19 @@ func (r *resolver) states(name, key string) ([]string, bool) {
 		}
 	}
 	return nil, false
+}
+
+// socketGroup reports a group of the control socket that this machine lacks. In the box, the boot
+// ends with the same mistake.
+func (r *resolver) socketGroup() {
+	name := r.m.Supervisor.SocketGroup
+	if name == "" || !r.facts.Lacks(Group, name) {
+		return
+	}
+	r.report("W140", schema.Finding{
+		Value: name, Message: "supervisor.socket_group: this machine has no " + string(Group) + " " + schema.Quote(name),
+		Hint: "nothing to do if the box has it",
+	}, "supervisor", "socket_group")
 }
 
 func (r *resolver) account(p *Program) {
