@@ -33,6 +33,9 @@ func boxRules() []Rule {
 		{Code: "E104", Severity: schema.Error, Check: perProgram(badTimes),
 			Doc:    `A schedule is not five cron fields, a word such as @hourly, or @every with a duration; or only one of type = "schedule" and schedule is written; or timezone is not the name of a time zone.`,
 			Remedy: `Write both, for example type = "schedule" and schedule = "0 3 * * *"; the zone goes into timezone, as in timezone = "Europe/Berlin".`},
+		{Code: "W110", Severity: schema.Warning, Check: perProgram(neverDue),
+			Doc:    "The five fields of a schedule name a day that does not exist, such as 30 February: no run ever comes.",
+			Remedy: "Correct the day or the month. A job that only agentctl run starts is a oneshot with autostart = false."},
 		{Code: "E105", Severity: schema.Error, Check: perProgram(twoStopForms),
 			Doc:    "A program has both stop and its short form stop_signal, stop_timeout.",
 			Remedy: "Keep one of the two."},
@@ -331,6 +334,20 @@ func badSchedule(p programTable) []schema.Finding {
 		return one(valued(f, text))
 	}
 	return nil
+}
+
+// neverDue reports a schedule without any time. The cron library looks five years ahead, and these
+// five have two leap years.
+func neverDue(p programTable) []schema.Finding {
+	text, _ := p.merged["schedule"].(string)
+	if p.isDefaults() || p.merged["type"] != "schedule" {
+		return nil
+	}
+	table, err := program.ParseSchedule(text, "")
+	if err != nil || !table.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return nil // E104, or right
+	}
+	return one(valued(p.finding("never comes: "+schema.Quote(text)+" names a day that does not exist", "correct the day or the month", "schedule"), text))
 }
 
 // badTimezone refuses names that no database of time zones has: a box could not plan the runs.

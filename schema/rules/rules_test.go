@@ -217,6 +217,8 @@ var cases = []testCase{
 	{code: "E102", want: 3, text: "[programs.a]\ncommand = 'x'\nstop = ['10s', 'SIGFOO 5s', 'term2']", says: `"10s" "SIGFOO" "term2"`},
 	{code: "E102", want: 0, text: "[programs.a]\ncommand = 'x'\nstop_signal = 'SIGTERM'"},
 	{code: "E102", want: 1, text: "[programs.a]\ncommand = 'x'\nhealth = {no_output = '3s', stack_signal = 'QIUT'}", says: "QIUT programs.a.health.stack_signal"},
+	{code: "W110", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '0 3 30 2 *'", says: `programs.a.schedule "0 3 30 2 *"`},
+	{code: "W110", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '0 3 29 2 *'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '0 3 30 2 1'\n[programs.c]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 1h'\n[programs.d]\ncommand = 'x'\ntype = 'schedule'\nschedule = 'soon'"},
 	{code: "W109", want: 2, text: "[supervisor.defaults]\nstop = 'TERM'\n[programs.a]\ncommand = 'x'\nstop = ['CONT', 'TERM 0s', 'KILL']", says: `supervisor.defaults.stop programs.a.stop[1] "TERM"`},
 	{code: "W109", want: 2, text: "[programs.a]\ncommand = 'x'\nstop = ['KILL', 'TERM 5s']\n[programs.b]\ncommand = 'x'\nstop = ['INT 1s', '9 5s', 'TERM']", says: "programs.a.stop[0] programs.b.stop[1]"},
 	{code: "W109", want: 0, text: "[programs.a]\ncommand = 'x'\nstop = ['10s']"},
