@@ -361,7 +361,7 @@ func listen(doc string) *shape {
 func bootstrapShape() *shape {
 	return table("The boot, from exec to seal.",
 		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
-		field("seal_timeout", duration("Time in which the required programs must be ready. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def(program.DefaultSealTimeout).overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("seal_timeout", duration("Time in which the required programs must be ready; more than 0. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def(program.DefaultSealTimeout).formOf(decodes[budget]).overrides("BOOTSTRAP_SEAL_TIMEOUT")),
 		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
 	)
 }
