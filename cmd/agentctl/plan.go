@@ -183,7 +183,11 @@ func planNotes(w io.Writer, p *plan.Plan) {
 		if a.Required {
 			want = "required"
 		}
-		fmt.Fprintf(w, "artifact %s: class %s, %s, %s\n", a.ID, a.Class, want, a.Entry)
+		what := a.Entry
+		if what == "" { // it is proved by its command or its assets
+			what = escape.Shell(append(slices.Clone(a.Command), a.Assets...)...)
+		}
+		fmt.Fprintf(w, "artifact %s: class %s, %s, %s\n", a.ID, a.Class, want, printable(what))
 	}
 }
 
