@@ -97,8 +97,8 @@ type Volume struct {
 
 var errVolume = errors.New(`a volume's name or a path that begins with "/", "./", "../" or "~", and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
 
-// parseVolume reads the text form of a volume.
-func parseVolume(text string) (Volume, error) {
+// ParseVolume reads the text form of a volume.
+func ParseVolume(text string) (Volume, error) {
 	source, rest, ok := strings.Cut(text, ":")
 	target, mode, moded := strings.Cut(rest, ":")
 	if !ok || !volumeSource(source) || !cleanPath(target) || moded && mode != "ro" && mode != "rw" || strings.ContainsAny(text, "$\n") {
@@ -123,7 +123,7 @@ func (v *Volume) fromTOML(value any) (err error) {
 	if !ok {
 		return errVolume
 	}
-	*v, err = parseVolume(text)
+	*v, err = ParseVolume(text)
 	return err
 }
 

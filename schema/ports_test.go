@@ -59,7 +59,7 @@ func TestParseVolume(t *testing.T) {
 		"data:/x:exec":      {},
 		"data:/x:ro:nocopy": {},
 	} {
-		got, err := parseVolume(text)
+		got, err := ParseVolume(text)
 		if got != want || (err == nil) != (want != Volume{}) {
 			t.Errorf("%q is %+v, %v", text, got, err)
 		}

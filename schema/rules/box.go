@@ -90,6 +90,12 @@ func boxRules() []Rule {
 		{Code: "W108", Severity: schema.Warning, Check: placesCollide,
 			Doc:    "Two entries of ports publish at the same port and address of the host, or one of them takes the port of a listener of agentinit that is published. Container engines refuse the second.",
 			Remedy: "Give one of them another port of the host, or another address."},
+		{Code: "W111", Severity: schema.Warning, Check: mountsCollide,
+			Doc:    "Two entries of volumes name different volumes or paths of the host for one place in the box. Descriptions mount only one of them.",
+			Remedy: "Mount one of them at another place, or write the same volume in both."},
+		{Code: "E113", Severity: schema.Error, Check: artifactGlobs,
+			Doc:    "entry or assets of an artifact has a bracket that is not closed, or ends in a backslash: nothing could match it.",
+			Remedy: "Close the bracket, or write a backslash before it if it is part of the name."},
 		{Code: "E100", Severity: schema.Error, Check: ownListenersCollide,
 			Doc:    "supervisor.listen and supervisor.metrics_listen have the same port.",
 			Remedy: "Give one of them another port; the management listener serves /metrics too."},
@@ -392,6 +398,24 @@ func emptyArtifacts(d *schema.Document, _ Facts) (out []schema.Finding) {
 				name = "artifact " + schema.Quote(id)
 			}
 			out = append(out, atKeys(d, []string{"artifacts", i}, name+" has neither entry, assets nor command", "give one of the three"))
+		}
+	})
+	return out
+}
+
+func artifactGlobs(d *schema.Document, _ Facts) (out []schema.Finding) {
+	artifacts(d, func(i string, t map[string]any) {
+		check := func(v any, keys ...string) {
+			pattern, _ := v.(string)
+			if _, err := path.Match(pattern, ""); err != nil {
+				at := append([]string{"artifacts", i}, keys...)
+				out = append(out, valued(atKeys(d, at, schema.Path(at...)+" = "+schema.Quote(pattern)+" is no pattern of paths", "close its bracket with ]"), pattern))
+			}
+		}
+		check(t["entry"], "entry")
+		assets, _ := t["assets"].([]any)
+		for n, asset := range assets {
+			check(asset, "assets", "["+strconv.Itoa(n)+"]")
 		}
 	})
 	return out

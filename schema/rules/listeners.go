@@ -218,6 +218,37 @@ func hostPorts(d *schema.Document) (out []published) {
 	return out
 }
 
+// mountsCollide reports volumes of the box and of its programs that hide another one.
+func mountsCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
+	type mount struct{ source, path string }
+	taken := map[string]mount{} // by the place in the box
+	declared := func(v any, path func(...string) []string) {
+		list, _ := v.([]any)
+		for i, e := range list {
+			text, _ := e.(string)
+			volume, err := schema.ParseVolume(text)
+			if err != nil {
+				continue // E016
+			}
+			keys := path("volumes", "["+strconv.Itoa(i)+"]")
+			m := mount{volume.Source, schema.Path(keys...)}
+			if first, ok := taken[volume.Target]; ok && first.source != m.source {
+				out = append(out, valued(atKeys(d, keys, m.path+" and "+first.path+" are both mounted at "+schema.Quote(volume.Target)+": only one of them is there",
+					"mount one of them at another place"), text))
+			}
+			taken[volume.Target] = m
+		}
+	}
+	ofBox, _ := d.Lookup("supervisor.volumes")
+	declared(ofBox, func(keys ...string) []string { return append([]string{"supervisor"}, keys...) })
+	for _, p := range programs(d) {
+		if !p.isDefaults() {
+			declared(p.table["volumes"], p.path)
+		}
+	}
+	return out
+}
+
 // placesCollide reports each entry at most once. Its time does not grow with the square of the
 // number of entries.
 func placesCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
