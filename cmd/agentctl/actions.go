@@ -77,6 +77,7 @@ ready again. If one does not become ready, the rest are not restarted.`,
 		ask: (*api.Client).Restart,
 	})
 	cmd.Flags().BoolVar(&req.Rolling, "rolling", false, "one after the other, each when the one before is ready")
+	cmd.MarkFlagsMutuallyExclusive("rolling", "no-wait")
 	return cmd
 }
 

@@ -155,6 +155,10 @@ func withUsage(cmd *cobra.Command, err error) error {
 	if err == nil || errors.As(err, &coded) || cmd.HasSubCommands() {
 		return err
 	}
+	if _, set, ok := strings.Cut(err.Error(), "none of the others can be; ["); ok {
+		set, _, _ = strings.Cut(set, "]")
+		err = fmt.Errorf("--%s exclude each other: leave one out", strings.ReplaceAll(set, " ", " and --"))
+	}
 	return usageError("%w; usage: %s", err, cmd.UseLine())
 }
 

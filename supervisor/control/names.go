@@ -114,7 +114,10 @@ func ambiguous(name string, candidates []string) *api.Error {
 	slices.Sort(candidates)
 	e := api.Errorf(api.CodeAmbiguous, "%q fits %d programs", name, len(candidates))
 	e.Candidates = candidates[:min(len(candidates), maxCandidates)]
-	e.Hint = "such as " + strings.Join(e.Candidates, ", ")
+	e.Hint = "write one of them: " + strings.Join(e.Candidates, ", ")
+	if len(candidates) > len(e.Candidates) {
+		e.Hint += ", …"
+	}
 	return e
 }
 
