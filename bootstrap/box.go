@@ -76,7 +76,7 @@ func override(variable, address, host, port string) (string, error) {
 	}
 	if port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return "", fail(ExitManifest, nil, "%s is %q, which is no port", variable, truncate(port, 40))
+			return "", fail(ExitManifest, nil, "%s is %q, which is no port; write a number from 1 to 65535, or unset it", variable, truncate(port, 40))
 		}
 	}
 	return net.JoinHostPort(cmp.Or(strings.Trim(host, "[]"), oldHost), cmp.Or(port, oldPort)), nil
@@ -86,9 +86,9 @@ func override(variable, address, host, port string) (string, error) {
 // MANAGEMENT_API_PUBLIC_URLS (separated by commas) is set, they come from it, otherwise from the
 // manifest. The error is a *Failure with ExitManifest.
 func PublicOrigins(m *schema.Manifest, getenv func(string) string) ([]string, error) {
-	urls := m.API.PublicURLs
+	urls, where := m.API.PublicURLs, "api.public_urls"
 	if v := getenv("MANAGEMENT_API_PUBLIC_URLS"); v != "" {
-		urls = strings.Split(v, ",")
+		urls, where = strings.Split(v, ","), "MANAGEMENT_API_PUBLIC_URLS"
 	}
 	origins := make([]string, 0, len(urls))
 	for _, u := range urls {
@@ -97,7 +97,7 @@ func PublicOrigins(m *schema.Manifest, getenv func(string) string) ([]string, er
 		}
 		origin, err := schema.ParseOrigin(u)
 		if err != nil {
-			return nil, fail(ExitManifest, err, "a public URL of the box is %q", truncate(u, 80))
+			return nil, fail(ExitManifest, nil, "%s: each entry must be %v, not %q", where, err, truncate(u, 80))
 		}
 		origins = append(origins, origin)
 	}

@@ -85,6 +85,9 @@ func TestPublicOrigins(t *testing.T) {
 		if !slices.Equal(got, want) || (ExitCode(err) == ExitManifest) != (want == nil) {
 			t.Errorf("%q: %q %v", env, got, err)
 		}
+		if err != nil && !strings.HasPrefix(err.Error(), "MANAGEMENT_API_PUBLIC_URLS: each entry must be an origin such as ") {
+			t.Error(err)
+		}
 	}
 }
 
