@@ -185,12 +185,15 @@ func (r *resolver) stop() {
 	if !r.doc.Has("supervisor.stop_grace") {
 		keys = r.stopKey(path)
 	}
+	stops := "the stops of " + chain(path) + ", one after the other,"
+	if len(path) == 1 {
+		stops = "the stop of " + path[0]
+	}
 	want := schema.Duration(program.GraceFor(total, sup.Drain.Std()))
 	r.report("W120", schema.Finding{
-		Value: sup.StopGrace.String(),
-		Message: fmt.Sprintf("the stops of %s, one after the other, may take %s, but stop_grace leaves %s",
-			chain(path), schema.Duration(total), schema.Duration(r.plan.StopBudget)),
-		Hint: "at shutdown every wait is shortened; stop_grace = " + schema.Quote(want.String()) + " fits them",
+		Value:   sup.StopGrace.String(),
+		Message: fmt.Sprintf("%s may take %s, but stop_grace leaves %s", stops, schema.Duration(total), schema.Duration(r.plan.StopBudget)),
+		Hint:    "at shutdown every wait is shortened; stop_grace = " + schema.Quote(want.String()) + " fits them",
 	}, keys...)
 }
 
