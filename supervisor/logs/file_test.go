@@ -851,3 +851,21 @@ func TestTotalBytesBoundsTheCurrentFile(t *testing.T) {
 		}
 	}
 }
+
+// A program that owns the directory may have made a file with the last name of all. Rotated files still
+// get names that agentinit knows, so the limits hold for them.
+func TestRotationAfterTheLastNameOfAll(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	last := path + ".99991231T235959.999999999Z"
+	if err := os.WriteFile(last, []byte("made by the program\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 10, Backups: 1}, "1111111\n2222222\n3333333\n4444444\n")
+	settle(t, p)
+	names, contents := archives(t, path)
+	names = slices.DeleteFunc(names, func(name string) bool { return name == last })
+	if len(names) != 1 || !isRotated(names[0]) || contents[0] != "3333333\n" {
+		t.Errorf("rotated files %v with %q, want one, with the third line", names, contents)
+	}
+}

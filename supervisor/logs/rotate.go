@@ -100,11 +100,18 @@ func (a *archive) last() string {
 	names, _ := a.listings.names(a.path) // tidy reports the error
 	for _, name := range slices.Backward(names) {
 		suffix := uncompressed(name)[len(filepath.Base(a.path))+1:]
-		if _, err := time.Parse(rotated.Layout, suffix); err == nil {
+		if _, ok := endedAt(suffix); ok {
 			return suffix
 		}
 	}
 	return "0" // sorts before every real suffix
+}
+
+// endedAt reads the time in the name of a rotated file. The last time that a name can have does not
+// count: a program may have made such a file, and no later one could get a name.
+func endedAt(suffix string) (t time.Time, ok bool) {
+	t, err := time.Parse(rotated.Layout, suffix)
+	return t, err == nil && t.Add(1).Year() <= 9999
 }
 
 // tidy compresses and removes rotated files in the background. One goroutine for each path does
@@ -255,8 +262,8 @@ func (a *archive) list() ([]archived, error) {
 	var files []archived
 	err = inDirectory(a.path, func(d *safeopen.Directory, base string) error {
 		for _, name := range names {
-			ended, err := time.Parse(rotated.Layout, strings.TrimPrefix(uncompressed(name), base+"."))
-			if err != nil {
+			ended, ok := endedAt(strings.TrimPrefix(uncompressed(name), base+"."))
+			if !ok {
 				continue
 			}
 			e, err := d.Stat(name)
