@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -867,5 +868,17 @@ func TestRotationAfterTheLastNameOfAll(t *testing.T) {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == last })
 	if len(names) != 1 || !isRotated(names[0]) || contents[0] != "3333333\n" {
 		t.Errorf("rotated files %v with %q, want one, with the third line", names, contents)
+	}
+}
+
+// A program that owns the directory can make files of any size that take no space.
+func TestTotalBytesWithHugeFiles(t *testing.T) {
+	var files []archived
+	for _, size := range []int64{10, math.MaxInt64, math.MaxInt64, 40} {
+		files = append(files, archived{path: filepath.Join(t.TempDir(), "log"), size: size})
+	}
+	kept, err := prune(files, &Options{Backups: -1, TotalBytes: 100, MaxBytes: 50}, 0, time.Now())
+	if err != nil || len(kept) != 1 || kept[0].size != 40 {
+		t.Errorf("kept %v, error %v; want the newest file alone", kept, err)
 	}
 }

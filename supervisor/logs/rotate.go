@@ -285,21 +285,23 @@ func (a *archive) list() ([]archived, error) {
 
 // prune removes the oldest files that the limits for number, age or total size do not allow.
 func prune(files []archived, o *Options, size int64, now time.Time) (kept []archived, err error) {
-	// The current file may still grow to its limit.
-	total := max(size, o.rotateAbove())
-	for _, f := range files {
-		total += f.size
+	// The current file may still grow to its limit. What is left for the rotated files goes to the newest
+	// ones. It is counted down, because sizes may have a sum above int64: a program can make huge files
+	// that take no space.
+	room, fits := o.TotalBytes-max(size, o.rotateAbove()), len(files)
+	for fits > 0 && files[fits-1].size <= room {
+		fits--
+		room -= files[fits].size
 	}
 	var errs []error
 	for i, f := range files {
 		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
 		tooOld := o.MaxAge > 0 && now.Sub(f.ended) >= o.MaxAge
-		tooBig := o.TotalBytes > 0 && total > o.TotalBytes
+		tooBig := o.TotalBytes > 0 && i < fits
 		if !tooMany && !tooOld && !tooBig {
 			kept = append(kept, f)
 			continue
 		}
-		total -= f.size
 		errs = append(errs, inDirectory(f.path, removeRotated))
 	}
 	return kept, errors.Join(errs...)
