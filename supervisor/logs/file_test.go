@@ -882,3 +882,17 @@ func TestTotalBytesWithHugeFiles(t *testing.T) {
 		t.Errorf("kept %v, error %v; want the newest file alone", kept, err)
 	}
 }
+
+// A file for both streams has both, whether stderr_path names it too or not.
+func TestOneFileForBothStreamsIsNotOfStderrAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	if err := os.WriteFile(path, []byte("earlier\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, StderrPath: path, Backups: -1}, "now\n")
+	got := texts(all(p, Query{Files: true, Streams: []Stream{Stdout}}))
+	if !slices.Equal(got, []string{"earlier", "now"}) {
+		t.Errorf("stdout %q, want both lines, as without stderr_path", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -139,7 +140,11 @@ func (p *Plane) pickReactor() (*reactor, error) {
 func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 	own := Stdout
 	if kind == Stderr && o.StderrPath != "" {
-		o.Path, own = o.StderrPath, Stderr
+		// A file that stdout goes to as well is no file of stderr only.
+		if o.To != ToFile || filepath.Clean(o.StderrPath) != filepath.Clean(o.Path) {
+			own = Stderr
+		}
+		o.Path = o.StderrPath
 	}
 	switch {
 	case o.To == ToNone:
