@@ -360,6 +360,9 @@ func (f *fileSink) append(b []byte) (int, error) {
 		}
 		f.lineBytes = min(f.lineBytes+n-end, f.options.Load().MaxLine)
 	}
+	if f.lineStart && !f.due.IsZero() && !time.Now().Before(f.due) {
+		f.queue.kick() // the line that the rotation has waited for has ended, and no output may follow
+	}
 	return n, err
 }
 

@@ -896,3 +896,25 @@ func TestOneFileForBothStreamsIsNotOfStderrAlone(t *testing.T) {
 		t.Errorf("stdout %q, want both lines, as without stderr_path", got)
 	}
 }
+
+// A rotation by time waits until an unfinished line ends, and not for the output after that.
+func TestRotationByTimeWhenALineEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "log")
+		p := newPlane(t, Config{})
+		s := &stream{program: &programLog{}, kind: Stdout}
+		f := p.openFile(Options{Path: path, Backups: -1, Every: time.Hour}, Stdout)
+		put := func(text string) {
+			f.put(s, []byte(text), len(text))
+			synctest.Wait()
+		}
+		put("50 % ")
+		time.Sleep(2 * time.Hour)
+		put("100 %\n")
+		if _, contents := archives(t, path); !slices.Equal(contents, []string{"50 % 100 %\n"}) {
+			t.Errorf("the rotated files have %q", contents)
+		}
+		p.release(f)
+		synctest.Wait()
+	})
+}
