@@ -641,3 +641,16 @@ func TestBadConfigurations(t *testing.T) {
 		}
 	}
 }
+
+// net/http sends the Host of a request from another place than its header.
+func TestHostHeader(t *testing.T) {
+	hosts := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host }))
+	defer server.Close()
+	s := newSource(line(1, "web", "one"))
+	f := start(t, Config{Name: "h", Kind: "http", URL: server.URL, Headers: map[string]string{"host": "logs.internal"}, BatchLines: 1}, s)
+	if got := <-hosts; got != "logs.internal" {
+		t.Errorf("host %q", got)
+	}
+	finish(t, f, s)
+}

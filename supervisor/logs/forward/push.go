@@ -93,6 +93,7 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 		return fmt.Errorf("%w: %v", errRefused, err)
 	}
 	req.Header = p.headers.Clone()
+	req.Host = req.Header.Get("Host") // net/http does not send it as a header; "" means that of the URL
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return outbound.WithoutURL(err)
