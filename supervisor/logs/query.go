@@ -396,7 +396,7 @@ type chunkSource struct {
 	ahead *item // the line after a mark of lost lines
 }
 
-// take adds the wanted chunks of a locked ring and returns how many lines they have.
+// take adds the wanted chunks of a locked ring and returns how many lines they have at least.
 func (s *chunkSource) take(ring *ring) (lines int) {
 	for _, c := range ring.chunks(s.from) {
 		if c.first >= s.to {
@@ -409,7 +409,7 @@ func (s *chunkSource) take(ring *ring) (lines int) {
 		if from, to := s.reader.query.times(&c); from < to {
 			c.lines = int32(to)
 			s.chunks = append(s.chunks, c)
-			lines += to - from
+			lines += s.sure(&c)
 		}
 	}
 	return lines
@@ -418,11 +418,21 @@ func (s *chunkSource) take(ring *ring) (lines int) {
 // trim keeps the newest chunks with at least n lines.
 func (s *chunkSource) trim(n int) {
 	for i := len(s.chunks) - 1; i >= 0; i-- {
-		if n -= int(s.chunks[i].lines); n <= 0 {
+		if n -= s.sure(&s.chunks[i]); n <= 0 {
 			s.chunks = s.chunks[i:]
 			return
 		}
 	}
+}
+
+// sure is how many lines of a chunk the reader certainly gets. The first of its numbers may be that of
+// the newline of a line that was cut before (see chunk.block), which its text would tell.
+func (s *chunkSource) sure(c *chunk) int {
+	from, _ := s.reader.query.times(c)
+	if c.cont {
+		from = max(from, 1)
+	}
+	return int(c.lines) - from
 }
 
 func (s *chunkSource) next() (item, bool) {

@@ -593,3 +593,34 @@ func TestOrderAfterAFullDisk(t *testing.T) {
 	closeAll(t, stdout, stderr)
 	<-c.Done()
 }
+
+// The newline of a prompt that was shown before has a number, but is no line. A reader that wants n lines
+// gets n nevertheless.
+func TestNewestLinesAfterPrompts(t *testing.T) {
+	for _, files := range []bool{false, true} {
+		p := newPlane(t, Config{})
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone, FlushAfter: time.Millisecond})
+		want := []string{"one", "two", "three"}
+		for _, prompt := range want {
+			follow, stop := context.WithCancel(t.Context())
+			write(t, stdout, prompt)
+			for line := range p.Read(follow, Query{Follow: true}) {
+				if line.Text == prompt {
+					break
+				}
+			}
+			stop()
+			write(t, stdout, "\n")
+		}
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		for n := 1; n <= 3; n++ {
+			if got := texts(all(p, Query{Lines: n, Files: files})); !slices.Equal(got, want[3-n:]) {
+				t.Errorf("files %v: the newest %d lines are %q", files, n, got)
+			}
+			if got := texts(c.Tail(n)); !slices.Equal(got, want[3-n:]) {
+				t.Errorf("the last %d lines are %q", n, got)
+			}
+		}
+	}
+}
