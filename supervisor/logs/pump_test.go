@@ -567,3 +567,29 @@ func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
 		t.Error("nothing was taken")
 	}
 }
+
+// The newline of a prompt is no line that a limit could suppress, and none beside a suppressed prompt.
+func TestRateOfPrompts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	s := &stream{
+		plane: p, program: p.program("web"), kind: Stdout, rated: true,
+		reactor: &reactor{closed: true}, frame: framer{max: 1 << 10},
+	}
+	s.program.limit.set(Rate{Lines: 2, Interval: time.Hour})
+	f := p.openFile(Options{Program: "web", Path: path, Backups: -1}, Stdout)
+	s.sink = f
+	for _, text := range []string{"one?", "\n", "two?", "\r\n", "three?", "\n", "four\n"} {
+		s.consume([]byte(text), true)
+		if blk, ok := s.frame.flush(); ok {
+			s.take(blk, time.Now())
+		}
+	}
+	s.summarize()
+	p.release(f)
+	flush(t, p)
+	want := "one?\ntwo?\r\nagentinit: 2 lines (11 bytes) suppressed: more than 2 lines in 1h0m0s\n"
+	if got := readLog(t, path); got != want {
+		t.Errorf("the file has %q\nwant %q", got, want)
+	}
+}

@@ -104,6 +104,9 @@ func (l *limiter) text(s suppressed) []byte {
 
 // limited passes on as much of a block as the program's rate allows.
 func (s *stream) limited(blk block, now time.Time) {
+	if blk = s.endsCut(blk, now); len(blk.text) == 0 {
+		return
+	}
 	n, last, wait := s.program.limit.admit(blk, now)
 	if last.lines > 0 {
 		s.tellSuppressed(last, now)
@@ -124,6 +127,22 @@ func (s *stream) limited(blk block, now time.Time) {
 		s.pass(part, now)
 		s.midLine = part.cut
 	}
+}
+
+// endsCut takes from a block the newline of a line that was cut before. That is no line to count: the
+// newline follows what it ends, whether that has passed or was suppressed.
+func (s *stream) endsCut(blk block, now time.Time) block {
+	n := bytes.IndexByte(blk.text, '\n') + 1
+	if !blk.cont || n == 0 || len(bytes.TrimRight(blk.text[:n], "\r\n")) > 0 {
+		return blk
+	}
+	if s.midLine {
+		s.midLine = false
+		s.pass(block{text: blk.text[:n], lines: 1, cont: true}, now)
+	} else {
+		s.program.suppressed[s.kind-1].Add(uint64(n))
+	}
+	return block{text: blk.text[n:], lines: blk.lines - 1, cut: blk.cut}
 }
 
 // breakOff ends a line of which only the start has passed. In a file, whatever comes next would
