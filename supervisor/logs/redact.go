@@ -199,10 +199,20 @@ func (r *redactor) mask(text []byte) {
 	if r == nil {
 		return
 	}
+	// All are found before the first is masked, because the end of one may be the start of another.
+	var found []place
 	for _, m := range r.groups {
-		m.mask(text)
+		found = m.find(text, found)
+	}
+	for _, at := range found {
+		for i := at.from; i < at.to; i++ {
+			text[i] = '*'
+		}
 	}
 }
+
+// place is where a text has secrets that touch each other.
+type place struct{ from, to int }
 
 // maskBegun masks the start of a secret at the end of text. A program may die while it prints a
 // secret.
@@ -274,7 +284,8 @@ func newMatcher(patterns [][]byte) *matcher {
 	return m
 }
 
-func (m *matcher) mask(text []byte) {
+// find appends the places of the patterns in text.
+func (m *matcher) find(text []byte, found []place) []place {
 	for end := m.size - 1; end < len(text); {
 		h := blockAt(text, end)
 		if skip := m.shift[h]; skip > 0 {
@@ -282,20 +293,18 @@ func (m *matcher) mask(text []byte) {
 			continue
 		}
 		begin := end - m.size + 1
-		n := 0
+		end++
 		for _, p := range m.bucket[h] {
-			if bytes.HasPrefix(text[begin:], p) {
-				n = len(p)
-				break
+			if !bytes.HasPrefix(text[begin:], p) {
+				continue
 			}
+			if last := len(found) - 1; last >= 0 && found[last].from <= begin && begin <= found[last].to {
+				found[last].to = max(found[last].to, begin+len(p))
+			} else {
+				found = append(found, place{begin, begin + len(p)})
+			}
+			break
 		}
-		if n == 0 {
-			end++
-			continue
-		}
-		for i := begin; i < begin+n; i++ {
-			text[i] = '*'
-		}
-		end += n
 	}
+	return found
 }

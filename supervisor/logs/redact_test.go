@@ -354,3 +354,24 @@ func TestRateWindow(t *testing.T) {
 		t.Errorf("after the clock was set back: %d", n)
 	}
 }
+
+// The end of one secret may be the start of another, also of one that is searched for apart.
+func TestSecretsThatOverlap(t *testing.T) {
+	long := strings.Repeat("0123456789", 3)
+	for _, tt := range []struct {
+		text, want string
+		secrets    []string
+	}{
+		{"token-12345678", strings.Repeat("*", 14), []string{"token-12", "12345678"}},
+		{"<" + long + "-and-more>", "<" + strings.Repeat("*", 39) + ">", []string{long, "6789-and-more"}},
+		{"<and-more-" + long + ">", "<" + strings.Repeat("*", 39) + ">", []string{long, "and-more-0123"}},
+		{"abababababa abababab", "**********a ********", []string{"abababab"}},
+		{"two secret-1 secret-2 end", "two ******** ******** end", []string{"secret-1", "secret-2"}},
+	} {
+		p := newPlane(t, Config{})
+		p.Redact(tt.secrets...)
+		if got := p.Mask(tt.text); got != tt.want {
+			t.Errorf("%q became %q", tt.text, got)
+		}
+	}
+}
