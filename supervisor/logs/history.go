@@ -267,7 +267,7 @@ func (s *gapSource) take(blk block) {
 	if len(f.spans) > 0 {
 		s.like.order, s.like.Time = min(f.spans[0].seq, s.limit), time.Unix(0, f.spans[0].time)
 	}
-	if s.reader.query.inTime(s.like.Time.UnixNano()) {
+	if s.reader.query.inTime(unixNano(s.like.Time)) {
 		s.lines = blk
 	}
 }

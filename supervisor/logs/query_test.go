@@ -624,3 +624,25 @@ func TestNewestLinesAfterPrompts(t *testing.T) {
 		}
 	}
 }
+
+// A program may have given a file the name of a time that int64 cannot hold in nanoseconds.
+func TestRotatedFileOfTheFarFuture(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path+".24000101T000000.000000000Z", []byte("late\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, Backups: -1}, "now\n")
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		query Query
+		want  bool
+	}{
+		"since": {Query{Files: true, Since: now}, true},
+		"until": {Query{Files: true, Until: now}, false},
+	} {
+		if got := slices.Contains(texts(all(p, tt.query)), "late"); got != tt.want {
+			t.Errorf("%s: the line is shown: %v", name, got)
+		}
+	}
+}
