@@ -78,11 +78,26 @@ func decodeProgram(merged map[string]any) Program {
 			decodeValue(dst.Field(fields[name]), k, v)
 		}
 	}
-	if _, written := merged["start_timeout"]; !written && p.Type != "service" {
-		p.StartTimeout = 0
+	if _, written := merged["start_timeout"]; !written {
+		p.StartTimeout = startTimeout(p)
 	}
 	p.Stop = stopLadder(p, merged)
 	return p
+}
+
+// startTimeout is the default of start_timeout, which leaves the start the time that other keys give it.
+func startTimeout(p Program) Duration {
+	if p.Type != "service" {
+		return 0
+	}
+	limit, needed := p.StartTimeout, p.StartSeconds
+	if p.Ready != nil {
+		needed = p.Ready.Deadline
+	}
+	if needed >= limit {
+		return limit + needed
+	}
+	return limit
 }
 
 // stopLadder applies stop_signal and stop_timeout, and adds KILL at the end of every ladder.

@@ -104,6 +104,13 @@ type = "schedule"
 schedule = "@hourly"
 command = ["report"]
 start_timeout = "5m"
+[programs.heavy]
+command = ["heavy"]
+start_seconds = "90s"
+[programs.warm]
+command = ["warm"]
+start_seconds = "90s"
+ready = { notify = true, deadline = "5m" }
 `)
 	if len(findings) != 0 {
 		t.Fatal(findings)
@@ -144,6 +151,8 @@ start_timeout = "5m"
 		"once.time": {once.StartTimeout, Duration(0)},
 		"unbounded": {m.Programs["nightly"].StartTimeout, Duration(0)},
 		"bounded":   {m.Programs["hourly"].StartTimeout, Duration(5 * time.Minute)},
+		"heavy":     {m.Programs["heavy"].StartTimeout, Duration(150 * time.Second)},
+		"warm":      {m.Programs["warm"].StartTimeout, Duration(6 * time.Minute)},
 		"once.rest": {once.Restart, "never"},
 		"once.pass": {once.PassEnvironment.Mode, "safe"},
 	}

@@ -43,7 +43,7 @@ var Codes = []Code{
 	{"W124", schema.Warning, "a failure that the seal does not wait for", "A required program that cannot run ends the box with status 67 when it is FATAL before the seal. The finding names one that is FATAL only after [bootstrap].seal_timeout, or never, so that the box stays unsealed instead. Without seal_timeout in the manifest the time for the seal is made long enough."},
 	{"W125", schema.Warning, "a text of supervisord", "A text of a program holds %(NAME)s, which only supervisord replaces. Write ${X} for %(ENV_X)s, ${INSTANCE} for %(process_num)d, and the name, path or number itself for the others, such as %(program_name)s, %(here)s and %(numprocs)d."},
 	{"W126", schema.Warning, "a collector of no program", "programs of a log collector ([supervisor.log.forward.NAME]) names a program that the manifest does not have, or has a glob that matches none. Lines of such a program never come."},
-	{"W128", schema.Warning, "a start that ends too early", "start_timeout, 60 seconds by default, is shorter than start_seconds, so that the program is never RUNNING and each start fails; or it is shorter than the deadline of ready, so that a start fails before the deadline. Write a longer start_timeout, or 0 for no limit."},
+	{"W128", schema.Warning, "a start that ends too early", "start_timeout is shorter than start_seconds, so that the program is never RUNNING and each start fails; or it is shorter than the deadline of ready, so that a start fails before the deadline. Write a longer start_timeout, or 0 for no limit."},
 }
 
 func severityOf(code string) schema.Severity {

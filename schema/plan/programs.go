@@ -490,8 +490,8 @@ func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 	r.startInTime(s, spec)
 }
 
-// startInTime warns of programs that start_timeout, often the default, ends before the time that
-// another key gives them.
+// startInTime warns of programs whose start ends by start_timeout before the time that another key
+// gives it.
 func (r *resolver) startInTime(s *source, spec *program.Spec) {
 	limit, bad := spec.StartTimeout, s.violated
 	if limit <= 0 || spec.Type != program.Service || bad["ready"] || bad["start_timeout"] || bad["start_seconds"] || bad["type"] {
