@@ -189,17 +189,12 @@ func TestCriticalChain(t *testing.T) {
 		{Name: "late", Priority: 999, Started: at(6), Ready: at(30)},
 		{Name: "never", Priority: 1, Required: true},
 	}
-	var names []string
-	chain := CriticalChain(runs)
-	for _, l := range chain {
-		names = append(names, l.Name)
-	}
-	if strings.Join(names, " ") != "db migrate web" || !chain[1].Since.Equal(at(4)) || !chain[0].Since.IsZero() {
-		t.Fatalf("got %+v", chain)
+	if chain := CriticalChain(runs); strings.Join(chain, " ") != "db migrate web" {
+		t.Fatalf("got %q", chain)
 	}
 	runs[3].Required = false
-	if chain := CriticalChain(runs); chain[len(chain)-1].Name != "late" {
-		t.Fatalf("without required ones: %+v", chain)
+	if chain := CriticalChain(runs); chain[len(chain)-1] != "late" {
+		t.Fatalf("without required ones: %q", chain)
 	}
 	if CriticalChain(nil) != nil || CriticalChain([]Run{{Name: "x"}}) != nil {
 		t.Fatal("a chain of nothing")
@@ -210,6 +205,6 @@ func TestCriticalChain(t *testing.T) {
 		{Name: "b", Required: true, Needs: need("a"), Started: at(1), Ready: at(1)},
 	}
 	if got := CriticalChain(loop); len(got) != 2 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("got %q", got)
 	}
 }

@@ -19,32 +19,18 @@ type Run struct {
 	Ready    time.Time // for a oneshot: completed
 }
 
-// Link is one program of the critical chain.
-type Link struct {
-	Name string
-	// Since is when the program could start: the time when its predecessor was ready. It is zero if
-	// there is no predecessor.
-	Since time.Time
-	Ready time.Time
-}
-
-// CriticalChain is the chain of programs that the seal waited for, in start order. The last one is
+// CriticalChain names the programs that the seal waited for, in start order. The last one is
 // the required program that was ready last (or any program, if none is required). A
 // program has as candidates the programs that it needs, and those with an earlier priority. Its
 // predecessor is the candidate that was ready last before the program started.
-func CriticalChain(runs []Run) []Link {
+func CriticalChain(runs []Run) []string {
 	last := lastReady(runs)
-	var chain []Link
+	var chain []string
 	seen := make(map[string]bool)
 	for last != nil && !seen[last.Name] {
 		seen[last.Name] = true
-		before := predecessor(*last, runs)
-		link := Link{Name: last.Name, Ready: last.Ready}
-		if before != nil {
-			link.Since = before.Ready
-		}
-		chain = append(chain, link)
-		last = before
+		chain = append(chain, last.Name)
+		last = predecessor(*last, runs)
 	}
 	slices.Reverse(chain)
 	return chain

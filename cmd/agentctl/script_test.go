@@ -184,7 +184,8 @@ func furnish(b *controltest.Box) {
 			{Name: "web", Required: true, Needs: []string{"db"}, StartedAt: moment(901), RunningAt: moment(950), ReadyAt: moment(1500)},
 			{Name: "late", StartedAt: moment(21)},
 		},
-		Artifacts: []api.BootArtifact{{ID: "ffmpeg", Reason: "not found", DurationMS: 1}},
+		Artifacts:     []api.BootArtifact{{ID: "ffmpeg", Reason: "not found", DurationMS: 1}},
+		CriticalChain: []string{"db", "web"},
 	}
 }
 

@@ -53,9 +53,7 @@ func (r bootRecord) Boot() api.Boot {
 		}
 		out.Programs = append(out.Programs, p)
 	}
-	for _, link := range bootstrap.CriticalChain(runs) {
-		out.CriticalChain = append(out.CriticalChain, link.Name)
-	}
+	out.CriticalChain = bootstrap.CriticalChain(runs)
 	return out
 }
 

@@ -75,7 +75,7 @@ type Readiness interface {
 	Report() api.Readiness
 }
 
-// BootRecord is bootstrap's record of the boot. It need not fill in CriticalChain.
+// BootRecord is bootstrap's record of the boot.
 type BootRecord interface {
 	Boot() api.Boot
 	// Previous is the record of the boot before this one; the error says why there

@@ -132,11 +132,7 @@ func getBoot(s *Server, r *http.Request) (any, error) {
 		}
 		return boot, nil
 	}
-	boot := s.cfg.Boot.Boot()
-	if boot.CriticalChain == nil {
-		boot.CriticalChain = criticalChain(boot.Programs)
-	}
-	return boot, nil
+	return s.cfg.Boot.Boot(), nil
 }
 
 func getLogLevel(s *Server, _ *http.Request) (any, error) {

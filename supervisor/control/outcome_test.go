@@ -201,31 +201,6 @@ func TestExplainNeeds(t *testing.T) {
 	}
 }
 
-func TestCriticalChain(t *testing.T) {
-	at := func(s int) *time.Time { x := time.Unix(int64(s), 0); return &x }
-	programs := []api.BootProgram{
-		{Name: "db", ReadyAt: at(3)}, {Name: "cache", ReadyAt: at(2)},
-		{Name: "api", Required: true, Needs: []string{"cache", "db", "gone"}, ReadyAt: at(5)},
-		{Name: "web", Required: true, Needs: []string{"api"}, ReadyAt: at(6)},
-		{Name: "slow", ReadyAt: at(60)},
-	}
-	check := func(want string) {
-		t.Helper()
-		if got := strings.Join(criticalChain(programs), " "); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	check("db api web")
-	programs[0].ReadyAt = nil // db was never ready
-	programs[2].ReadyAt = nil
-	check("db api")
-	programs = programs[:2]
-	programs[0].Needs, programs[1].Needs = []string{"cache"}, []string{"db"}
-	check("cache db") // a cycle ends the search
-	programs = nil
-	check("")
-}
-
 // TestStormOfEventsIsNotAStormOfLooks: even if a program causes very many events, a waiting request
 // checks the state rarely.
 func TestStormOfEventsIsNotAStormOfLooks(t *testing.T) {

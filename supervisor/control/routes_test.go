@@ -207,7 +207,7 @@ func TestContract(t *testing.T) {
 			equal(t, r.Ready, true)
 		},
 		"GET /v1/boot": func(t *testing.T, c *api.Client, b *controltest.Box) {
-			b.BootData = api.Boot{Outcome: "sealed", Programs: []api.BootProgram{{Name: "db"}}}
+			b.BootData = api.Boot{Outcome: "sealed", Programs: []api.BootProgram{{Name: "db"}}, CriticalChain: []string{"db"}}
 			boot, err := c.Boot(t.Context())
 			must(t, err)
 			equal(t, boot.CriticalChain, []string{"db"})
