@@ -315,6 +315,32 @@ func TestRecorderCatchesUp(t *testing.T) {
 	}
 }
 
+// What the recorder reads after lost events means the same as the events would have: a program that
+// failed before it was RUNNING, one that was not exec'ed yet, and a schedule that waits or has failed.
+func TestRecorderCatchesUpWithoutInventing(t *testing.T) {
+	bus := event.NewBus(4)
+	sup := newFakeSupervisor(bus,
+		program.Status{Name: "failed", State: program.Backoff, Run: 1, StartedAt: new(at(1)), EndedAt: new(at(2))},
+		program.Status{Name: "hook", State: program.Starting, Run: 1, StartedAt: new(at(1))},
+		program.Status{Name: "job", State: program.Exited, Run: 1, StartedAt: new(at(1)), EndedAt: new(at(2)), Schedule: &program.ScheduleStatus{}},
+		program.Status{Name: "once", State: program.Exited, Run: 1, Completed: true, StartedAt: new(at(1)), EndedAt: new(at(2))})
+	r := newRecorder(bus, sup, []program.Spec{{Name: "failed"}, {Name: "hook"}, {Name: "job"}, {Name: "once"}})
+	r.catchUp()
+	got := r.Runs()
+	if failed := got[0]; failed.Started != at(1) || !failed.Running.IsZero() || !failed.Ready.IsZero() {
+		t.Errorf("it failed before it was RUNNING: %+v", failed)
+	}
+	if hook := got[1]; !hook.Started.IsZero() {
+		t.Errorf("it was not exec'ed: %+v", hook)
+	}
+	if job := got[2]; !job.Running.IsZero() || !job.Ready.IsZero() {
+		t.Errorf("a failed run of a schedule: %+v", job)
+	}
+	if once := got[3]; !once.Running.IsZero() || once.Ready != at(2) {
+		t.Errorf("a completed oneshot: %+v", once)
+	}
+}
+
 func TestMessagesFitOneLine(t *testing.T) {
 	f := Findings{{Code: "E016", File: "f", Line: 1, Column: 2, Message: "a"}, {Code: "E017", Message: "b"}}
 	if got := f.Error(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "E016 f:1:2: a") {

@@ -158,11 +158,14 @@ func (r *recorder) catchUp() {
 		if run == nil {
 			continue
 		}
-		run.Started, run.Running = cmp.Or(run.Started, value(p.StartedAt)), cmp.Or(run.Running, value(reached(p)))
-		if p.Counts() {
+		if program.NeedStarted.Met(&p) {
+			run.Started = cmp.Or(run.Started, value(p.StartedAt))
+		}
+		run.Running = cmp.Or(run.Running, value(p.RunningAt))
+		if p.Ready || p.Completed {
 			run.Ready = value(reached(p))
 		}
-		if p.Counts() || p.State == program.Fatal {
+		if p.Ready || p.Completed || p.State == program.Fatal {
 			delete(r.open, p.Name)
 		}
 	}
