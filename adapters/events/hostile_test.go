@@ -233,6 +233,27 @@ func TestOldSegmentsNeedNotBeReadForTheNumber(t *testing.T) {
 	}
 }
 
+// The manifest says that retention_days = 0 keeps all, and that max_bytes = 0 has no limit.
+func TestRetentionDays(t *testing.T) {
+	for days, want := range map[int]int{0: 2, 30: 1} {
+		dir := t.TempDir()
+		old := `{"ts":"2020-01-01T00:00:00Z","kind":"x","payload":{},"id":"old","seq":1}` + "\n"
+		if err := os.WriteFile(filepath.Join(dir, "2020-01-01"+suffix), []byte(old), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := start(t, LocalConfig{Dir: dir, RetentionDays: days})
+		if _, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "new"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.open.Load().retain(l.cfg); err != nil {
+			t.Fatal(err)
+		}
+		if got := history(t, l); len(got) != want {
+			t.Errorf("retention_days = %d: %d events, want %d", days, len(got), want)
+		}
+	}
+}
+
 func TestRetentionRemovesTheOldestAndTellsReaders(t *testing.T) {
 	dir := t.TempDir()
 	l := start(t, LocalConfig{Dir: dir, MaxBytes: minMaxBytes})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,13 +13,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Defaults and bounds of a journal.
+// Bounds of a journal.
 const (
-	DefaultRetentionDays = 30
-	DefaultMaxBytes      = 1 << 30
-	minMaxBytes          = 1 << 20
-	maxSubscriptions     = 256
-	historyScan          = 64 << 20 // bytes that are read for one page at most
+	minMaxBytes      = 1 << 20
+	maxSubscriptions = 256
+	historyScan      = 64 << 20 // bytes that are read for one page at most
 )
 
 // LocalConfig configures a Local.
@@ -30,8 +29,8 @@ type LocalConfig struct {
 	// Fsync is "always" (before Dispatch returns) or "1s" (within a second; the default). Both
 	// survive kill -9, but only "always" survives a loss of power.
 	Fsync         string
-	RetentionDays int   // 0 = DefaultRetentionDays
-	MaxBytes      int64 // of all segments; 0 = DefaultMaxBytes, at least 1 MiB
+	RetentionDays int   // 0: no limit
+	MaxBytes      int64 // of all segments, at least 1 MiB; 0: no limit
 }
 
 // Local is local-jsonl: one line per event in a file per UTC day.
@@ -68,11 +67,8 @@ func NewLocal(cfg LocalConfig) (*Local, error) {
 	case cfg.MaxBytes != 0 && cfg.MaxBytes < minMaxBytes:
 		return nil, &adapters.ConfigError{Key: "slots.events.max_bytes", Message: "must be at least 1 MiB"}
 	}
-	if cfg.RetentionDays == 0 {
-		cfg.RetentionDays = DefaultRetentionDays
-	}
 	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = DefaultMaxBytes
+		cfg.MaxBytes = math.MaxInt64
 	}
 	return &Local{cfg: cfg}, nil
 }
@@ -206,7 +202,7 @@ func (o *localOpen) retain(cfg LocalConfig) error {
 	now := time.Now().UTC()
 	o.day = now.Format(dayFormat)
 	oldest := now.AddDate(0, 0, -cfg.RetentionDays).Format(dayFormat)
-	return o.journal.drop(func(s segmentInfo) bool { return s.day < oldest || s.total > cfg.MaxBytes })
+	return o.journal.drop(func(s segmentInfo) bool { return cfg.RetentionDays > 0 && s.day < oldest || s.total > cfg.MaxBytes })
 }
 
 // Subscribe follows the journal.
