@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -145,6 +146,8 @@ func ParseSignal(s string) (syscall.Signal, error) {
 	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= maxSignal {
 		return syscall.Signal(n), nil
 	}
+	// signal(7) has second names for these; package unix does not.
+	name = cmp.Or(map[string]string{"CLD": "CHLD", "IOT": "ABRT", "POLL": "IO"}[name], name)
 	if sig := unix.SignalNum("SIG" + name); sig != 0 {
 		return sig, nil
 	}
