@@ -13,9 +13,6 @@ type Config struct {
 	// Slots maps a slot to the implementation that the manifest names. A missing entry, "" and
 	// "off" mean class off.
 	Slots map[Slot]string
-	// Require is the oldest contract version, MAJOR.MINOR, for each slot; a missing entry means
-	// MAJOR.0 of Contracts.
-	Require map[Slot]string
 	// Lines are the lines of adapters.<slot> in the manifest, if known.
 	Lines map[Slot]int
 }
@@ -108,12 +105,8 @@ func resolveSlot(c Contract, cfg Config, impls map[string]Constructor) (Adapter,
 	if !fits(c.Slot, a) {
 		return nil, &ConfigError{Key: key, Message: fmt.Sprintf("%q does not implement the slot", word)}
 	}
-	require := cfg.Require[c.Slot]
-	if require == "" {
-		v, _ := ParseVersion(c.Version)
-		require = fmt.Sprintf("%d.0", v.Major)
-	}
-	if err := CheckVersion(c.Slot, require, a.ContractVersion(), true); err != nil {
+	v, _ := ParseVersion(c.Version)
+	if err := CheckVersion(c.Slot, fmt.Sprintf("%d.0", v.Major), a.ContractVersion(), true); err != nil {
 		return nil, &ConfigError{Key: key, Line: cfg.Lines[c.Slot], Message: err.Error(), Err: err}
 	}
 	return a, nil

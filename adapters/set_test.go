@@ -171,8 +171,8 @@ func TestResolveNamesEveryMistake(t *testing.T) {
 
 func TestResolveRefusesAnOlderContract(t *testing.T) {
 	a := beadsFake(&fake{})
-	a.version = "1.0"
-	_, err := Resolve(Config{Slots: map[Slot]string{SlotBeads: "x"}, Require: map[Slot]string{SlotBeads: "1.1"}},
+	a.version = "0.9"
+	_, err := Resolve(Config{Slots: map[Slot]string{SlotBeads: "x"}},
 		Table{SlotBeads: {"x": func() (Adapter, error) { return a, nil }}})
 	if !errors.Is(err, ErrContractMismatch) {
 		t.Fatalf("got %v", err)

@@ -31,9 +31,6 @@ type EmbedderConfig struct {
 	URL    string // of http: base, "/v1/embeddings" is appended
 	Model  string // of http: required
 	KeyEnv string // of http: environment variable that holds the bearer key, "" = none
-	// Dimensions is the length of the vectors (1-2000) that the kind http asks the server for; 0
-	// means that the server decides.
-	Dimensions int
 }
 
 // NewEmbedder makes the configured embedder. It performs no I/O. The error is an

@@ -37,7 +37,6 @@ type httpEmbedder struct {
 	endpoint string
 	model    string
 	key      string
-	ask      int // dimensions to ask for, 0 = the server's own
 	dim      atomic.Int64
 	client   *http.Client
 }
@@ -57,14 +56,11 @@ func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
 		return nil, bad("url", "must have no credentials, query or fragment; use key_env")
 	case c.Model == "":
 		return nil, adapters.Missing(keyEmbedder+".model", "the embedder is http")
-	case c.Dimensions < 0 || c.Dimensions > adapters.MaxEmbeddingDim:
-		return nil, bad("dimensions", fmt.Sprintf("must be 1-%d", adapters.MaxEmbeddingDim))
 	}
 	e := &httpEmbedder{
 		endpoint: strings.TrimSuffix(strings.TrimSuffix(u.String(), "/"), "/v1") + "/v1/embeddings",
-		model:    c.Model, ask: c.Dimensions,
+		model:    c.Model,
 	}
-	e.dim.Store(int64(c.Dimensions))
 	if c.KeyEnv != "" {
 		if e.key = os.Getenv(c.KeyEnv); e.key == "" {
 			return nil, bad("key_env", fmt.Sprintf("the environment has no %s", c.KeyEnv))
@@ -101,14 +97,13 @@ func (e *httpEmbedder) Embed(ctx context.Context, texts []string) ([][]float32, 
 }
 
 type embedRequest struct {
-	Model      string   `json:"model"`
-	Input      []string `json:"input"`
-	Format     string   `json:"encoding_format"`
-	Dimensions int      `json:"dimensions,omitempty"`
+	Model  string   `json:"model"`
+	Input  []string `json:"input"`
+	Format string   `json:"encoding_format"`
 }
 
 func (e *httpEmbedder) batch(ctx context.Context, texts []string) ([][]float32, error) {
-	body, err := json.Marshal(embedRequest{e.model, texts, "float", e.ask})
+	body, err := json.Marshal(embedRequest{e.model, texts, "float"})
 	if err != nil {
 		return nil, adapters.Errorf(adapters.CodeEmbedding, "cannot write the request: %w", err)
 	}

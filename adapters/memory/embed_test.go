@@ -255,7 +255,6 @@ func TestEmbedderConfig(t *testing.T) {
 		{Kind: "magic"}, {Kind: EmbedderHTTP}, {Kind: EmbedderHTTP, URL: "http://h"}, {Kind: EmbedderHTTP, URL: "ftp://h", Model: "m"},
 		{Kind: EmbedderHTTP, URL: "http://u:secret@h", Model: "m"}, {Kind: EmbedderHTTP, URL: "http://h/?k=secret", Model: "m"},
 		{Kind: EmbedderHTTP, URL: "http://secret\x7f", Model: "m"}, {Kind: EmbedderHTTP, URL: "http://h", Model: "m", KeyEnv: "TEST_EMPTY"},
-		{Kind: EmbedderHTTP, URL: "http://h", Model: "m", Dimensions: 2001},
 	} {
 		_, err := NewEmbedder(c)
 		var ce *adapters.ConfigError
