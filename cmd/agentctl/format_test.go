@@ -84,4 +84,7 @@ func TestRestartText(t *testing.T) {
 			t.Errorf("start_retries %d, %+v: %q, want %q", c.retries, c.limit, got, c.want)
 		}
 	}
+	if got := restartText(page{spec: program.Spec{Restart: program.RestartNever, StartRetries: -1, RestartLimit: limit}}); got != "never, restarted 0 times" {
+		t.Errorf("restart = never has no limit to reach: %q", got)
+	}
 }

@@ -238,7 +238,7 @@ func restartText(pg page) string {
 		return text + ", FATAL after one failed start"
 	case n > 0:
 		return text + fmt.Sprintf(", FATAL after %d failed starts in a row", n+1)
-	case l.Count > 0:
+	case l.Count > 0 && pg.spec.Restart != program.RestartNever:
 		return text + fmt.Sprintf(", FATAL after %d within %s", l.Count, api.Duration(l.Window))
 	}
 	return text
