@@ -115,7 +115,7 @@ func (b *Box) composeBox(published map[string]bool) mapping {
 	s.add("tmpfs", literals(p.Tmpfs))
 	return append(s, pair{"healthcheck", mapping{
 		{"test", []string{"CMD", b.agentctl(), "ready"}},
-		{"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", "60s"},
+		{"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", seconds(b.SealTimeout)},
 	}})
 }
 

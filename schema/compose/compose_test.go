@@ -235,6 +235,12 @@ func TestBudgetsFit(t *testing.T) {
 	if got := service(t, box, "agentbox")["stop_grace_period"]; got != "47s" {
 		t.Errorf("stop_grace_period %v, want more than 41.2s", got)
 	}
+	if got := at(t, service(t, box, "agentbox"), "healthcheck", "start_period"); got != "301s" {
+		t.Errorf("start_period %v: the seal may take 301 s", got)
+	}
+	if unit := string(box.Quadlet()[0].Content); !strings.Contains(unit, "HealthStartPeriod=301s\n") {
+		t.Errorf("the start period of the unit is not that of the seal:\n%s", unit)
+	}
 	pod := statefulSet(t, box)
 	if got := pod["terminationGracePeriodSeconds"]; got != 47 {
 		t.Errorf("terminationGracePeriodSeconds %v", got)

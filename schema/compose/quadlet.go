@@ -103,7 +103,7 @@ func (b *Box) quadletBox() string {
 	u.set("HealthInterval", "30s")
 	u.set("HealthTimeout", "10s")
 	u.set("HealthRetries", "5")
-	u.set("HealthStartPeriod", "60s")
+	u.set("HealthStartPeriod", seconds(b.SealTimeout))
 	u.set("PodmanArgs", "--stop-timeout="+strings.TrimSuffix(seconds(b.StopTimeout), "s"))
 	u.section("Service")
 	u.WriteString("EnvironmentFile=-%E/agentbox/agentbox.env\n")
