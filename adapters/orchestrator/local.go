@@ -17,11 +17,11 @@ import (
 
 const (
 	defaultRunning = 64
-	keepFor        = time.Hour // after an agent's end
-	keepMost       = 1000      // ended agents
-	keepBytes      = 64 << 20  // of ended agents' events; above, output of the oldest goes
-	maxTimeout     = 365 * 24 * 60 * 60
-	disconnectTerm = 2 * time.Second // between TERM and KILL at Disconnect
+	keepFor        = time.Hour               // after an agent's end
+	keepMost       = 1000                    // ended agents
+	keepBytes      = 64 << 20                // of ended agents' events; above, output of the oldest goes
+	maxTimeout     = 10 * 365 * 24 * 60 * 60 // the longest that a template can have
+	disconnectTerm = 2 * time.Second         // between TERM and KILL at Disconnect
 )
 
 // LocalConfig of a local process manager.
@@ -164,7 +164,7 @@ func (l *Local) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (adapte
 		return adapters.Agent{}, err
 	}
 	if spec.TimeoutS > maxTimeout {
-		return adapters.Agent{}, adapters.OverLimit("timeout_s", maxTimeout).With("field", "timeout_s")
+		return adapters.Agent{}, adapters.OverLimit("timeout_s", maxTimeout)
 	}
 	a, err := l.reserve(spec)
 	if err != nil {

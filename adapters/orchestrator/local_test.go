@@ -270,7 +270,7 @@ func TestTemplates(t *testing.T) {
 		"last":  {Command: []string{"run"}, Environment: map[string]string{"A": "b"}},
 	}
 	for name, want := range map[string]string{
-		"piped": `claude ["-p" "--json"] stdin "$(rm) 'x'" 1 s in "sub"`,
+		"piped": `claude ["-p" "--json"] stdin "$(rm) 'x'" 2 s in "sub"`,
 		"mark":  `run ["--task=$(rm) 'x'" "x"] stdin "" 0 s in ""`,
 		"last":  `run ["$(rm) 'x'"] stdin "" 0 s in ""`,
 	} {

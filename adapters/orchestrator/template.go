@@ -42,9 +42,7 @@ func (t Templates) Spec(name, task string) (adapters.AgentSpec, error) {
 		Command: tpl.Command[0], Args: slices.Concat(tpl.Command[1:], tpl.Args), Env: maps.Clone(tpl.Environment),
 		Cwd: tpl.Directory, Name: name, Template: name, Labels: map[string]string{LabelTemplate: name},
 	}
-	if tpl.Timeout > 0 {
-		spec.TimeoutS = int(max(tpl.Timeout/time.Second, 1))
-	}
+	spec.TimeoutS = int((tpl.Timeout + time.Second - 1) / time.Second)
 	if tpl.StdinPipe {
 		spec.Stdin = task
 		return spec, nil
