@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/schema/rules"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -101,11 +101,11 @@ func newSignal(c *cli) *cobra.Command {
 	return cmd
 }
 
-// signalName reports whether a word can be a signal. agentinit knows the exact bounds.
+// signalName reports whether a word can be a signal. agentinit knows the exact bounds of numbers.
 func signalName(word string) bool {
 	name := strings.TrimPrefix(strings.ToUpper(word), "SIG")
 	_, err := strconv.Atoi(name)
-	return err == nil || strings.HasPrefix(name, "RTM") || unix.SignalNum("SIG"+name) != 0
+	return err == nil || rules.KnownSignal(name)
 }
 
 func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {

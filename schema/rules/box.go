@@ -213,8 +213,8 @@ var realTimeSignal = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
 })
 
-// knownSignal reports whether Linux has the signal, given without SIG or by number.
-func knownSignal(name string) bool {
+// KnownSignal reports whether Linux has the signal, given without SIG or by number.
+func KnownSignal(name string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n >= 1 && n <= 64
 	}
@@ -224,7 +224,7 @@ func knownSignal(name string) bool {
 func unknownSignals(p programTable) (out []schema.Finding) {
 	check := func(text string, keys ...string) {
 		step, err := schema.ParseStopStep(text)
-		if err != nil || knownSignal(step.Signal) {
+		if err != nil || KnownSignal(step.Signal) {
 			return
 		}
 		hint := "write a name such as TERM, HUP or USR1, see signal(7)"
@@ -268,7 +268,7 @@ func stopWithoutWait(p programTable) (out []schema.Finding) {
 		if err != nil {
 			return nil // E016
 		}
-		if !knownSignal(step.Signal) {
+		if !KnownSignal(step.Signal) {
 			return nil // E102
 		}
 		ladder[i] = step

@@ -494,8 +494,8 @@ command = "x"
 // A signal that the manifest may name can be sent.
 func TestKnownSignalsCanBeSent(t *testing.T) {
 	for _, name := range append([]string{"1", "64", "RTMIN+30", "RTMAX-30"}, signalNames...) {
-		if _, err := proc.ParseSignal(name); err != nil || !knownSignal(name) {
-			t.Errorf("%s: known %v, %v", name, knownSignal(name), err)
+		if _, err := proc.ParseSignal(name); err != nil || !KnownSignal(name) {
+			t.Errorf("%s: known %v, %v", name, KnownSignal(name), err)
 		}
 	}
 }
