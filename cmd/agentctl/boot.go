@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,25 +103,12 @@ func (c *cli) bootBefore(ctx context.Context, from string) (api.Boot, error) {
 	var boot api.Boot
 	text, err := readAtMost(from, maxBootRecord)
 	if err != nil {
-		return boot, failure(err)
+		return boot, failure(fmt.Errorf("%s: %w", from, err))
 	}
 	if err := json.Unmarshal(text, &boot); err != nil || boot.StartedAt.IsZero() {
 		return boot, failure(fmt.Errorf("%s is not a boot record; write one with: agentctl boot --json > FILE", from))
 	}
 	return boot, nil
-}
-
-func readAtMost(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(text)) > limit {
-		err = fmt.Errorf("%s is larger than %d bytes", name, limit)
-	}
-	return text, err
 }
 
 func (c *cli) printComparison(now, before api.Boot) error {

@@ -128,6 +128,7 @@ func (c *cli) readManifest(name string) ([]byte, error) {
 	return readBounded(name, schema.MaxBytes)
 }
 
+// readBounded reads at most one byte more than limit.
 func readBounded(name string, limit int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -136,6 +137,15 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	return text, withoutPath(err)
+}
+
+// readAtMost is readBounded that refuses a file of more than limit bytes.
+func readAtMost(name string, limit int64) ([]byte, error) {
+	text, err := readBounded(name, limit)
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("it is larger than %d bytes", limit)
+	}
+	return text, err
 }
 
 // withoutPath removes the path from a file error, for a message that names the file already. The

@@ -140,7 +140,7 @@ func (c *cli) composeLinks(box *compose.Box, path string, asked bool) []link {
 		return []link{skipped(name, "file", "no compose file beside the manifest; name one with --compose")}
 	}
 	again := "make it again: agentctl generate compose -o " + path
-	text, err := readBounded(path, maxSmallFile)
+	text, err := readAtMost(path, maxSmallFile)
 	if err != nil && !asked {
 		return []link{skipped(name, path, err.Error())}
 	}
@@ -196,7 +196,7 @@ func imageLinks(box *compose.Box, path string) []link {
 		return []link{skipped(name, "ExposedPorts", "name the image's configuration with --image")}
 	}
 	const hint = "build the image from this manifest"
-	text, err := readBounded(path, maxSmallFile)
+	text, err := readAtMost(path, maxSmallFile)
 	var exposed []int
 	if err == nil {
 		exposed, err = readImage(text)

@@ -129,6 +129,16 @@ func TestDoctorFindsNothingWhereAllAgree(t *testing.T) {
 	}
 }
 
+// A compose file that is too large is not compared, and its beginning is not taken for the whole.
+func TestDoctorReadsNoHalfFile(t *testing.T) {
+	f := agreed(t)
+	f.compose = strings.Repeat("# a comment\n", maxSmallFile/10) + f.compose
+	code, links, _ := diagnose(t, f, noEnv)
+	if code != exitOK || links[0].State != linkSkipped || !strings.Contains(links[0].Hint, "larger than") {
+		t.Errorf("status %d, %+v", code, links[0])
+	}
+}
+
 // TestDoctorSeesEachLink breaks one link at a time.
 func TestDoctorSeesEachLink(t *testing.T) {
 	swap := func(text *string, old, new string) {
