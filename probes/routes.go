@@ -159,9 +159,6 @@ func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
 	s.mounts = append(s.mounts, m)
 }
 
-// Authenticated puts h behind the key, for handlers that are not mounted here.
-func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authenticate(h, false) }
-
 func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, failures := bucketOf(s.client(r)), s.anonymous
