@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
 // Addresses are where the servers listen: host:port, or "off".
@@ -118,15 +119,6 @@ func (b *Boot) Mounts() []string {
 	return mounts
 }
 
-// relayAddress is the address at which programs of the box reach its own relay: host:port.
-func relayAddress(r schema.Relay) string {
-	host := strings.Trim(r.Bind, "[]")
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, strconv.Itoa(r.Port))
-}
-
 // Relays are the relays of NOSTR_RELAYS or, if that is not set, of the manifest, and the box's own
 // relay. If wanted is true, at least one of them must answer before the box is ready. They are
 // known after Load.
@@ -167,7 +159,7 @@ func (b *Boot) MeshRelays() []MeshRelay {
 		}
 	}
 	if relay := mesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
-		out = append(out, MeshRelay{URL: "ws://" + relayAddress(relay), Own: true, Publish: true, Subscribe: true})
+		out = append(out, MeshRelay{URL: "ws://" + catalog.Dialable(relay.Bind) + ":" + strconv.Itoa(relay.Port), Own: true, Publish: true, Subscribe: true})
 	}
 	return out
 }

@@ -153,6 +153,7 @@ func TestMeshRelays(t *testing.T) {
 	}{
 		"identity alone":    {},
 		"own relay":         {relay: "enabled = true", want: []MeshRelay{{own, true, true, true}}},
+		"relay on IPv6":     {relay: "enabled = true\nbind = '::'", want: []MeshRelay{{"ws://[::1]:7000", true, true, true}}},
 		"bridge":            {mesh: "nostr_bridge = true", want: []MeshRelay{{outside, false, true, true}}},
 		"agent events":      {mesh: "publish_agent_events = true", want: []MeshRelay{{outside, false, true, false}}},
 		"fan-out out":       {relay: "enabled = true\nexternal_fanout = 'publish-only'", want: []MeshRelay{{outside, false, true, false}, {own, true, true, true}}},

@@ -222,8 +222,8 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	for host, want := range map[string]string{"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]", "fe80::1": "[fe80::1]", "10.0.0.1": "10.0.0.1", "pod": "pod"} {
-		if got := dialable(host); got != want {
-			t.Errorf("dialable(%q) = %q, want %q", host, got, want)
+		if got := Dialable(host); got != want {
+			t.Errorf("Dialable(%q) = %q, want %q", host, got, want)
 		}
 	}
 }

@@ -181,7 +181,7 @@ func filter(name, s string) (string, error) {
 		host, _ := SplitAddress(s)
 		return host, nil
 	case "dial":
-		return dialable(s), nil
+		return Dialable(s), nil
 	}
 	return "", fmt.Errorf("the catalogue has no filter %q", name)
 }
@@ -209,8 +209,8 @@ func Loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// dialable is the host with which a program inside the box reaches a listener at host.
-func dialable(host string) string {
+// Dialable is the host with which a program inside the box reaches a listener at host.
+func Dialable(host string) string {
 	host = strings.Trim(host, "[]")
 	ip := net.ParseIP(host)
 	switch {
