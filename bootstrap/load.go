@@ -22,9 +22,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// maxManifest bounds the manifest file.
-const maxManifest = 16 << 20
-
 // Findings is the error for a manifest that cannot be used. It contains all findings.
 type Findings []schema.Finding
 
@@ -62,7 +59,7 @@ func (b *Boot) ManifestFile() string {
 // If the manifest is wrong, the error holds Findings.
 func (b *Boot) Read() (*Loaded, error) {
 	path := b.ManifestFile()
-	text, weak, err := safeopen.ReadPrivate(path, maxManifest)
+	text, weak, err := safeopen.ReadPrivate(path, schema.MaxBytes)
 	if err != nil {
 		return nil, Findings{unreadable(path, err)}
 	}

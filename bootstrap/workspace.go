@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/schema"
 )
 
 const workspaceReadme = `# Workspace
@@ -112,20 +113,9 @@ func hintFile(variables map[string]string) string {
 	var b strings.Builder
 	b.WriteString("# Written by agentinit at boot; changes are lost.\n")
 	for _, name := range names {
-		if isVariableName(name) {
+		if schema.VariableName(name) {
 			fmt.Fprintf(&b, "export %s=%s\n", name, escape.Shell(variables[name]))
 		}
 	}
 	return b.String()
-}
-
-// isVariableName reports whether name can be assigned in a shell.
-func isVariableName(name string) bool {
-	for i, c := range []byte(name) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
 }
