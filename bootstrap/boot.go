@@ -162,7 +162,7 @@ func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
 // managementKey is phase 2. A plain container has no place for a key file, so there only a key in
 // the environment is used.
 func managementKey(_ context.Context, b *Boot) (Outcome, error) {
-	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
+	if !b.agentbox() && environmentKey(b.getenv) == "" {
 		if b.cfg.KeyKnown != nil {
 			b.cfg.KeyKnown(Secret{})
 		}

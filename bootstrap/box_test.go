@@ -199,13 +199,27 @@ func TestSecurityProfileIsPublished(t *testing.T) {
 }
 
 func TestKeyOfAPlainContainer(t *testing.T) {
-	for env, want := range map[string]string{"": "", KeyPlaceholder: "", "a-key-from-outside": "a-key-from-outside"} {
+	for env, want := range map[string]string{"": "", KeyPlaceholder: "", KeyPlaceholder + "\n": "", "a-key-from-outside": "a-key-from-outside"} {
 		r := newBootRig(t, testRoots(t), plain, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY="+env) })
 		if err := r.boot(t); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.ManagementKey().Reveal(); got != want {
 			t.Errorf("%q: got %q", env, got)
+		}
+	}
+}
+
+// Programs get the key that agentinit itself uses.
+func TestProgramsGetTheKeyInUse(t *testing.T) {
+	for _, env := range []string{"", " ", KeyPlaceholder + "\n", "0123456789abcdef", "0123456789abcdef\n"} {
+		r := newBootRig(t, testRoots(t), agentboxManifest, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY="+env) })
+		if err := r.boot(t); err != nil {
+			t.Fatal(err)
+		}
+		key := r.ManagementKey().Reveal()
+		if got := r.Current().Specs[0].Env; len(key) < minKey || !slices.Contains(got, "KEY="+key) || !slices.Contains(got, "MANAGEMENT_API_KEY="+key) {
+			t.Errorf("%q: the key is %q, the program gets %q", env, key, got)
 		}
 	}
 }

@@ -30,12 +30,19 @@ const (
 	KeyGenerated       KeySource = "generated"
 )
 
-// ManagementKey returns the management key: that of the environment unless it is unset, blank or
-// the placeholder, otherwise the one in the file, otherwise a new one that is written there. note
+// environmentKey is the management key of the environment. It is empty if the variable is unset,
+// blank or the placeholder.
+func environmentKey(getenv func(string) string) string {
+	if env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY")); env != KeyPlaceholder {
+		return env
+	}
+	return ""
+}
+
+// ManagementKey returns the management key: that of the environment if there is one, otherwise the one in the file, otherwise a new one that is written there. note
 // is a warning, or empty.
 func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, from KeySource, note string, err error) {
-	env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY"))
-	if env != "" && env != KeyPlaceholder {
+	if env := environmentKey(getenv); env != "" {
 		if len(env) < minKey {
 			note = fmt.Sprintf("MANAGEMENT_API_KEY has fewer than %d characters", minKey)
 		}
@@ -125,10 +132,7 @@ var ErrKeyElsewhere = errors.New("the management key comes from MANAGEMENT_API_K
 func (b *Boot) RotateManagementKey(reseal func(next Secret) error) error {
 	old := b.ManagementKey()
 	path, next := b.cfg.Roots.ManagementKey(), newSecret(randomHex(32))
-	switch env := strings.TrimSpace(b.getenv("MANAGEMENT_API_KEY")); {
-	case old.Empty():
-		return ErrKeyElsewhere
-	case env != "" && env != KeyPlaceholder:
+	if old.Empty() || environmentKey(b.getenv) != "" {
 		return ErrKeyElsewhere
 	}
 	for _, f := range []struct {

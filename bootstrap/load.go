@@ -223,9 +223,7 @@ func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]
 		return env
 	}
 	maps.Copy(env, b.cfg.Roots.Environment())
-	if v := env["MANAGEMENT_API_KEY"]; v == "" || v == KeyPlaceholder {
-		env["MANAGEMENT_API_KEY"] = cmp.Or(b.ManagementKey().Reveal(), KeyPlaceholder)
-	}
+	env["MANAGEMENT_API_KEY"] = cmp.Or(environmentKey(b.getenv), b.ManagementKey().Reveal(), KeyPlaceholder)
 	return env
 }
 

@@ -115,7 +115,7 @@ func stacks(m *schema.Manifest) []string {
 // finalSpecs resolves the plan again if phase 2 has made or read the management key. Then programs
 // that use the key get the real one.
 func (b *Boot) finalSpecs() ([]program.Spec, error) {
-	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
+	if key := b.ManagementKey(); key.Empty() || environmentKey(b.getenv) == key.Reveal() {
 		return b.Current().Specs, nil
 	}
 	users, err := LoadUsers(b.cfg.Roots.Database("passwd"), b.cfg.Roots.Database("group"))
