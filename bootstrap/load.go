@@ -117,7 +117,7 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
 	l.Specs, bad = b.specs(l.Plan, doc, users)
 	findings = rules.InOrder(slices.Concat(findings, b.checkRules(doc), more, bad))
-	if hasErrors(findings) {
+	if rules.Errors(findings) {
 		return nil, Findings(findings)
 	}
 	l.Warnings = findings
@@ -142,15 +142,6 @@ func (b *Boot) chooseRelay(m *schema.Manifest, doc *schema.Document) {
 	if _, err := b.cfg.Roots.lookPath(relayProgram, b.cfg.Environ); err != nil {
 		m.SovereignMesh.Relay.Implementation = RelayEmbedded
 	}
-}
-
-func hasErrors(findings []schema.Finding) bool {
-	for _, f := range findings {
-		if f.Severity == schema.Error {
-			return true
-		}
-	}
-	return false
 }
 
 // dedupe removes repeated findings: all instances of one program have the same faults.

@@ -8,6 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -124,7 +125,7 @@ func (b *Boot) finalSpecs() ([]program.Spec, error) {
 	}
 	with := *b.Current()
 	p, findings := plan.Resolve(with.Manifest, with.Document, b.facts(with.Manifest, with.Document, users))
-	if hasErrors(findings) {
+	if rules.Errors(findings) {
 		return nil, fail(ExitManifest, Findings(findings), "the plan changed during the boot")
 	}
 	final, bad := b.specs(p, with.Document, users)

@@ -64,28 +64,23 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 	if err != nil {
 		return c.refuse(c.unreadable(name, err))
 	}
-	m, doc, findings := schema.Load(name, text)
-	if doc == nil {
-		return c.refuse(findings)
-	}
 	facts := c.planFacts()
 	facts.Main = mainArgs
-	p, more := plan.Resolve(m, doc, facts)
-	if rules.Errors(findings) { // the shape of the manifest is wrong
-		return c.refuse(rules.InOrder(slices.Concat(findings, more)))
+	r := rules.Validate(name, text, c.ruleFacts(), facts)
+	printFindings(c.stderr, r.Findings)
+	if r.Plan == nil { // the shape of the manifest is wrong
+		return &exitError{code: exitFailure}
 	}
-	findings = rules.InOrder(slices.Concat(findings, rules.Run(doc, c.ruleFacts()), more))
-	printFindings(c.stderr, findings)
 	// The plan of a manifest with mistakes is still useful.
 	switch {
 	case draw != nil:
-		err = c.write([]byte(draw(picture.NewGraph(p))))
+		err = c.write([]byte(draw(picture.NewGraph(r.Plan))))
 	case c.json:
-		err = c.printJSON(p)
+		err = c.printJSON(r.Plan)
 	default:
-		err = printPlan(c.stdout, p)
+		err = printPlan(c.stdout, r.Plan)
 	}
-	if err == nil && rules.Errors(findings) {
+	if err == nil && rules.Errors(r.Findings) {
 		err = &exitError{code: exitFailure}
 	}
 	return err

@@ -27,9 +27,6 @@ func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Resul
 		if len(findings) == 0 {
 			r.Plan = p
 		}
-		for i := range more {
-			more[i].File = name
-		}
 		findings = slices.Concat(findings, Run(d, facts), more)
 	}
 	r.Findings = InOrder(findings)
