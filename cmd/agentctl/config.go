@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
@@ -198,7 +199,7 @@ func (c *cli) planFacts() plan.Facts {
 		Env:      c.environ(),
 		ReadFile: func(path string) ([]byte, error) { return readBounded(path, plan.MaxEnvFile) },
 		Lacks:    lacks,
-		Version:  version, System: systemName(),
+		Version:  version, System: catalog.System(),
 	}
 }
 
@@ -236,15 +237,6 @@ func (c *cli) environ() map[string]string {
 		}
 	}
 	return env
-}
-
-// systemName is Nix's name of this machine's system.
-func systemName() string {
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-	if arch == "" {
-		arch = runtime.GOARCH
-	}
-	return arch + "-" + runtime.GOOS
 }
 
 func newConfigExplain(c *cli) *cobra.Command {

@@ -82,7 +82,7 @@ the same).`,
 	}
 	cmd.Flags().StringVar(&o.compose, "compose", "", "compare this compose file `FILE`")
 	cmd.Flags().StringVar(&o.image, "image", "", "compare this image configuration `FILE` (agentctl generate image, an OCI configuration, or what podman image inspect prints)")
-	cmd.Flags().StringVar(&o.system, "system", systemName(), "system of the image, as Nix names it")
+	cmd.Flags().StringVar(&o.system, "system", catalog.System(), "system of the image, as Nix names it")
 	return cmd
 }
 

@@ -34,7 +34,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 				}
 				return c.printExposure(x)
 			}
-			box, _, err := c.box(compose.Input{System: systemName()}, c.manifestArg(args))
+			box, _, err := c.box(compose.Input{System: catalog.System()}, c.manifestArg(args))
 			if err != nil {
 				return err
 			}

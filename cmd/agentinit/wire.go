@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +25,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/audit"
@@ -149,7 +149,7 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	b.self, b.mesh.b, b.mesh.troubles = &self{b: b}, b, troubleEvents()
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
-		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
+		Version: version, System: catalog.System(), Started: b.started, BootID: b.bootID,
 		Runner: runner{b}, Starter: starter{b}, Programs: programs{b}, Identity: b.self,
 		KeyKnown: func(key bootstrap.Secret) {
 			if key.Empty() {
@@ -182,18 +182,6 @@ func newBootID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process instead
 	return hex.EncodeToString(id[:])
-}
-
-// systemName is Nix's name of the system that this binary was built for.
-func systemName() string {
-	arch := runtime.GOARCH
-	switch arch {
-	case "amd64":
-		arch = "x86_64"
-	case "arm64":
-		arch = "aarch64"
-	}
-	return arch + "-" + runtime.GOOS
 }
 
 // checkSettings refuses settings that only this file can check, before anything is started.

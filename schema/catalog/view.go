@@ -1,10 +1,12 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"reflect"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +21,12 @@ type View struct {
 	Profile  string // "agentbox" or "none"
 	Version  string // version of agentinit
 	System   string // x86_64-linux, aarch64-linux
+}
+
+// System is Nix's name of the system that this binary was built for.
+func System() string {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	return cmp.Or(arch, runtime.GOARCH) + "-" + runtime.GOOS
 }
 
 // Lookup returns the effective value at a dotted path of the manifest, or of
