@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -86,5 +87,20 @@ func TestRestartText(t *testing.T) {
 	}
 	if got := restartText(page{spec: program.Spec{Restart: program.RestartNever, StartRetries: -1, RestartLimit: limit}}); got != "never, restarted 0 times" {
 		t.Errorf("restart = never has no limit to reach: %q", got)
+	}
+}
+
+// An empty list of a sandbox forbids all of its kind. It survives JSON, as the page gets it.
+func TestSandboxText(t *testing.T) {
+	raw, err := json.Marshal(program.Sandbox{Capabilities: []string{}, Read: []string{"/usr", "/etc"}, Write: []string{}, TCPBind: []int{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s program.Sandbox
+	if err := json.Unmarshal(raw, &s); err != nil {
+		t.Fatal(err)
+	}
+	if got := sandboxText(&s); got != "capabilities none, read /usr /etc, write none, tcp_bind []" {
+		t.Error(got)
 	}
 }

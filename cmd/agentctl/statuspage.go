@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -204,8 +205,8 @@ func sandboxText(s *program.Sandbox) string {
 	}
 	var parts []string
 	add := func(name string, list []string) {
-		if len(list) > 0 {
-			parts = append(parts, name+" "+strings.Join(list, " "))
+		if list != nil { // an empty list forbids all
+			parts = append(parts, name+" "+cmp.Or(strings.Join(list, " "), "none"))
 		}
 	}
 	if s.Mode != "" {
@@ -221,10 +222,10 @@ func sandboxText(s *program.Sandbox) string {
 	add("read", s.Read)
 	add("write", s.Write)
 	add("execute", s.Execute)
-	if len(s.TCPBind) > 0 {
+	if s.TCPBind != nil {
 		parts = append(parts, fmt.Sprintf("tcp_bind %d", s.TCPBind))
 	}
-	if len(s.TCPConnect) > 0 {
+	if s.TCPConnect != nil {
 		parts = append(parts, fmt.Sprintf("tcp_connect %d", s.TCPConnect))
 	}
 	return dash(strings.Join(parts, ", "))

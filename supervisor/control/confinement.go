@@ -64,8 +64,8 @@ func declared(spec *program.Spec) api.Confinement {
 		c.Limited = []string{}
 	}
 	if b := spec.Sandbox; b != nil && b.Mode != "off" && b.Mode != "audit" {
-		c.Paths = len(b.Read)+len(b.Write)+len(b.Execute) > 0
-		c.Ports = len(b.TCPBind)+len(b.TCPConnect) > 0
+		c.Paths = b.Read != nil || b.Write != nil || b.Execute != nil
+		c.Ports = b.TCPBind != nil || b.TCPConnect != nil
 	}
 	return c
 }

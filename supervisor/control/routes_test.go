@@ -272,6 +272,14 @@ func TestContract(t *testing.T) {
 			equal(t, x.Ports, false)
 			equal(t, x.Limited, []string{"nproc"})
 			equal(t, len(x.Capabilities), 16)
+			// An empty list forbids all.
+			b.Set("web", func(p *supervisor.Status) {
+				p.Spec = &program.Spec{Name: "web", Sandbox: &program.Sandbox{Write: []string{}, TCPConnect: []int{}}}
+			})
+			x, err = c.Confinement(t.Context(), "web")
+			must(t, err)
+			equal(t, x.Paths, true)
+			equal(t, x.Ports, true)
 			b.Refusals = map[string][]supervisor.Refusal{"web": {{By: "guard", Call: "kill", Count: 3, PID: 71, Command: "sh"}, {By: "seccomp", Call: "mount", Count: 2}}}
 			x, err = c.Confinement(t.Context(), "web")
 			must(t, err)

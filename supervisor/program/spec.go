@@ -220,12 +220,12 @@ type Limits struct {
 // forbids all of it.
 type Sandbox struct {
 	NoNewPrivileges bool     `json:"no_new_privileges,omitempty"`
-	Capabilities    []string `json:"capabilities,omitempty"`
-	Read            []string `json:"read,omitempty"`
-	Write           []string `json:"write,omitempty"`
-	Execute         []string `json:"execute,omitempty"`
-	TCPBind         []int    `json:"tcp_bind,omitempty"`
-	TCPConnect      []int    `json:"tcp_connect,omitempty"`
+	Capabilities    []string `json:"capabilities,omitzero"`
+	Read            []string `json:"read,omitzero"`
+	Write           []string `json:"write,omitzero"`
+	Execute         []string `json:"execute,omitzero"`
+	TCPBind         []int    `json:"tcp_bind,omitzero"`
+	TCPConnect      []int    `json:"tcp_connect,omitzero"`
 	Seccomp         string   `json:"seccomp,omitempty"`
 	AllowSyscalls   []string `json:"allow_syscalls,omitempty"`
 	DenySyscalls    []string `json:"deny_syscalls,omitempty"`
