@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -31,6 +32,7 @@ type effective struct {
 	d        *Document
 	env      func(string) (string, bool)
 	settings []Setting
+	hidden   map[string]bool // keys of the present program that another key replaces
 }
 
 // Effective lists every effective value in schema order: values of the manifest, overrides from the
@@ -64,13 +66,27 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 	slices.Sort(names)
 	for _, name := range names {
 		own, _ := written[name].(map[string]any)
+		merged := MergeProgram(defaults, catalogue[name], own)
+		e.hidden = map[string]bool{}
+		for key := range merged {
+			for _, other := range stopKeys[key] {
+				e.hidden[other] = merged[other] == nil
+			}
+		}
 		layers := []layer{
 			{"file", own, []string{"programs", name}},
 			{"catalogue", catalogue[name], nil},
 			{"file", defaults, []string{"supervisor", "defaults"}},
 		}
+		for i, l := range layers {
+			if logs, ok := l.table["logs"]; ok {
+				layers[i].table = maps.Clone(l.table)
+				layers[i].table["logs"] = withLogFile(logs)
+			}
+		}
 		e.table([]string{"programs", name}, programTable(), layers)
 	}
+	e.hidden = nil
 }
 
 // below returns the value of one key in every layer that has it.
@@ -122,7 +138,9 @@ func (e *effective) value(path []string, s *shape, layers []layer) {
 
 func (e *effective) table(path []string, s *shape, layers []layer) {
 	for _, k := range s.keys {
-		e.value(append(slices.Clone(path), k.name), k.shape, below(layers, k.name))
+		if len(path) > 2 || !e.hidden[k.name] {
+			e.value(append(slices.Clone(path), k.name), k.shape, below(layers, k.name))
+		}
 	}
 	if s.entry == nil {
 		return
@@ -143,6 +161,9 @@ func (e *effective) place(l layer) string {
 		return ""
 	}
 	pos := e.d.KeyPos(l.keys...)
+	if pos.Line == 0 { // it follows from another key of its table
+		pos = e.d.KeyPos(l.keys[:len(l.keys)-1]...)
+	}
 	return e.d.Name + ":" + strconv.Itoa(pos.Line) + ":" + strconv.Itoa(pos.Column)
 }
 

@@ -299,6 +299,33 @@ env = "the-secret-itself"
 }
 
 // As at boot, the environment overrides the host and the port of the listener's address separately.
+// A key that another one replaces is not in force, and a log file means to = "file".
+func TestEffectiveIsInForce(t *testing.T) {
+	_, d, _ := load(t, `
+[supervisor.defaults]
+stop = ["INT 5s", "KILL"]
+[programs.a]
+command = "x"
+stop_signal = "QUIT"
+logs = { path = "/var/log/a.log" }
+[programs.b]
+command = "x"
+`)
+	got := map[string]string{}
+	for _, s := range Effective(d, nil, nil) {
+		got[s.Path] = TOML(s.Value) + " " + s.Source + " " + s.Detail
+	}
+	for path, want := range map[string]string{
+		"programs.a.stop": "", "programs.a.stop_signal": `"QUIT" file agentbox.toml:6:1`, "programs.a.stop_timeout": `"10s" default `,
+		"programs.b.stop": `["INT 5s", "KILL"] file agentbox.toml:3:1`, "programs.b.stop_signal": "", "programs.b.stop_timeout": "",
+		"programs.a.logs.to": `"file" file agentbox.toml:7:1`, "programs.b.logs.to": `"console" default `,
+	} {
+		if got[path] != want {
+			t.Errorf("%s = %q, want %q", path, got[path], want)
+		}
+	}
+}
+
 func TestEffectiveListener(t *testing.T) {
 	for _, c := range []struct{ listen, host, port, want string }{
 		{"127.0.0.1:9090", "", "", "127.0.0.1:9090"},
