@@ -288,6 +288,8 @@ var cases = []testCase{
 	{code: "E150", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {capabilities = ['FLY'], mode = 'off'}"},
 	{code: "E151", want: 1, text: "[templates.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict', allow_syscalls = ['ptrace'], deny_syscalls = ['ptrace']}", says: "both name"},
 	{code: "E151", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {allow_syscalls = ['ptrace']}", says: "seccomp is not written"},
+	{code: "E151", want: 0, text: "[supervisor.defaults]\nsandbox = {seccomp = 'strict'}\n[programs.a]\ncommand = 'x'\nsandbox = {allow_syscalls = ['ptrace']}"},
+	{code: "E151", want: 1, text: "[supervisor.defaults]\nsandbox = {seccomp = 'strict'}\n[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = false}", says: "contradicts seccomp"},
 	{code: "E151", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = false, read = ['/'], seccomp = 'strict'}", says: "contradicts seccomp"},
 	{code: "E151", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = false, capabilities = []}"},
 	{code: "W150", want: 2, text: "[supervisor.agents]\nguard = false\n[programs.a]\ncommand = 'x'\nguard = false", says: "trace agentinit"},

@@ -83,20 +83,25 @@ func unknownSandboxNames(d *schema.Document, _ Facts) (out []schema.Finding) {
 }
 
 func contradictorySandboxes(d *schema.Document, _ Facts) (out []schema.Finding) {
+	defaults, _ := d.Table("supervisor.defaults")
 	eachSandbox(d, func(keys []string, s map[string]any) {
-		denied := words(s["deny_syscalls"])
+		all := s
+		if keys[0] == "programs" {
+			all = subtable(schema.MergeProgram(defaults, map[string]any{"sandbox": s}), "sandbox")
+		}
+		denied := words(all["deny_syscalls"])
 		for _, name := range words(s["allow_syscalls"]) {
 			if slices.Contains(denied, name) {
 				at := below(keys, "allow_syscalls")
 				out = append(out, atKeys(d, at, schema.Path(at...)+" and deny_syscalls both name "+schema.Quote(name), "keep one of the two"))
 			}
 		}
-		if s["allow_syscalls"] != nil && s["seccomp"] == nil && s["preset"] == nil {
+		if s["allow_syscalls"] != nil && all["seccomp"] == nil && all["preset"] == nil {
 			at := below(keys, "allow_syscalls")
 			out = append(out, atKeys(d, at, schema.Path(at...)+" opens a filter, but seccomp is not written", `write seccomp = "default"`))
 		}
 		for _, key := range []string{"seccomp", "deny_syscalls", "read", "write", "execute", "tcp_bind", "tcp_connect"} {
-			if s["no_new_privileges"] == false && s[key] != nil {
+			if s["no_new_privileges"] == false && all[key] != nil {
 				at := below(keys, "no_new_privileges")
 				out = append(out, atKeys(d, at, schema.Path(at...)+" = false contradicts "+key+", which needs it", "drop no_new_privileges = false"))
 				break
