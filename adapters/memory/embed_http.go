@@ -62,7 +62,7 @@ func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
 		model:    c.Model,
 	}
 	if c.KeyEnv != "" {
-		if e.key = os.Getenv(c.KeyEnv); e.key == "" {
+		if e.key = strings.TrimSpace(os.Getenv(c.KeyEnv)); e.key == "" {
 			return nil, bad("key_env", fmt.Sprintf("the environment has no %s", c.KeyEnv))
 		}
 	}

@@ -100,7 +100,7 @@ func (s *embedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *embedServer) embedder(t *testing.T) *httpEmbedder {
 	t.Helper()
-	t.Setenv("TEST_EMBED_KEY", "sesame")
+	t.Setenv("TEST_EMBED_KEY", "sesame\n")
 	e, err := newHTTPEmbedder(EmbedderConfig{Kind: EmbedderHTTP, URL: s.URL + "/", Model: "m", KeyEnv: "TEST_EMBED_KEY"})
 	if err != nil {
 		t.Fatal(err)

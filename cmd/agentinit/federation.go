@@ -86,7 +86,7 @@ func (b *box) newMember(m *schema.Manifest) (*member, error) {
 // Authorize proves to the host which box registers: by the token of the federation if there is one,
 // otherwise by the box's signature.
 func (f *member) Authorize(r *http.Request, body []byte) error {
-	if token := f.b.getenv(federationToken); token != "" {
+	if token := f.b.tokenIn(federationToken); token != "" {
 		return wire.Bearer(func() string { return token }).Authorize(r, body)
 	}
 	if f.b.self.Signer() == nil {
@@ -101,7 +101,7 @@ func (b *box) credential(slot adapters.Slot, auth, variable string) wire.Authori
 	if auth == "nip98" {
 		return signedBy{b.self}
 	}
-	environment := wire.TokenOf(slot, variable, b.getenv)
+	environment := wire.TokenOf(slot, variable, b.tokenIn)
 	return wire.Bearer(func() string { return cmp.Or(b.member.token(slot), environment()) })
 }
 
@@ -426,7 +426,7 @@ func (f *member) hasNoLogin(slot adapters.Slot, auth, variable string, s federat
 		if name == federationToken && !s.NoHost {
 			return ""
 		}
-		return f.b.getenv(name)
+		return f.b.tokenIn(name)
 	})
 	return own() == ""
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -130,6 +132,20 @@ func TestRelaysThatNoHostMayName(t *testing.T) {
 		case !ok && (!errors.As(err, &failure) || failure.Code != bootstrap.ExitManifest || !strings.Contains(err.Error(), "federation.relay_urls")):
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// A token of a secret file ends with a newline, which cannot be sent.
+func TestTokenWithANewline(t *testing.T) {
+	b := &box{core: &core{}, env: map[string]string{"MESH_TOKEN": "token\n", federationToken: "shared\n"}}
+	for variable, want := range map[string]string{"MESH_TOKEN": "Bearer token", "": "Bearer shared"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		if err := b.credential(adapters.SlotBeads, "bearer", variable).Authorize(r, nil); err != nil || r.Header.Get("Authorization") != want {
+			t.Errorf("%q: %q, %v", variable, r.Header.Get("Authorization"), err)
+		}
+	}
+	if p, err := (&hosting{b: b}).principal("shared"); err != nil || p.ID != "federation-token" {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 

@@ -30,7 +30,7 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Supervisor.Log.Forward)) {
 		table := m.Supervisor.Log.Forward[name]
-		b.plane.Redact(b.getenv(table.TokenEnv))
+		b.plane.Redact(b.tokenIn(table.TokenEnv))
 		for header, value := range table.Headers {
 			if schema.SecretName(header) {
 				b.plane.Redact(value)
@@ -50,7 +50,7 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]forwarding, error) {
 	outage := &outage{report: func(err error) { b.forwardTrouble(name, err) }}
 	config := forward.Config{
-		Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
+		Name: name, Kind: table.Type, URL: table.URL, Token: b.tokenIn(table.TokenEnv), Headers: table.Headers,
 		CAFile: table.CAFile, Programs: table.Programs, Host: host,
 		BatchLines: table.BatchLines, BatchWait: table.BatchWait.Std(), Timeout: table.Timeout.Std(),
 		OnTrouble: outage.tell,

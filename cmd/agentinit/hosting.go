@@ -149,7 +149,7 @@ func (h *hosting) principal(token string) (probes.Principal, error) {
 	if h == nil {
 		return probes.Principal{}, probes.ErrBadCredential
 	}
-	if shared := h.b.getenv(federationToken); shared != "" {
+	if shared := h.b.tokenIn(federationToken); shared != "" {
 		a, b := sha256.Sum256([]byte(shared)), sha256.Sum256([]byte(token))
 		if subtle.ConstantTimeCompare(a[:], b[:]) == 1 {
 			return probes.Principal{Role: rest.RoleMember, ID: "federation-token"}, nil

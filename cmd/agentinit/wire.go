@@ -169,6 +169,9 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 
 func (b *box) getenv(name string) string { return b.env[name] }
 
+// tokenIn is the token in a variable: a secret file often ends with a newline, which no token has.
+func (b *box) tokenIn(name string) string { return strings.TrimSpace(b.getenv(name)) }
+
 func (b *box) publish(level event.Level, name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: name, Fields: fields})
 }
