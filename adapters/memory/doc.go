@@ -4,10 +4,10 @@
 // their backend: how rows are stored and how a transaction is made. All code that decides an answer
 // is shared: the embedder, the tokenizer, the exact cosine scan over slabs of float32 in memory,
 // BM25 over posting lists, and the fusion of both. So the same corpus and the same embedder give
-// the same order in both classes. There is one exception: above Config.ExactRows, a PostgreSQL with
+// the same order in both classes. There is one exception: above PostgresConfig.ExactRows, a PostgreSQL with
 // pgvector proposes candidates by HNSW, which are then ranked exactly.
 //
-// The use of memory is limited: slabs of all namespaces together take at most Config.CacheBytes,
+// The use of memory is limited: slabs of all namespaces together take at most CacheBytes of the configuration,
 // and the least recently searched are dropped first. A namespace that alone is too large is read
 // from its backend at every search, which is exact but slower.
 //

@@ -58,7 +58,7 @@ type Program struct {
 	Required  bool   `json:"required"`
 	// Blocked says that it waits for a program that will not be ready without a request.
 	Blocked bool `json:"blocked,omitempty"`
-	// Reason says in words why the program is not running; empty while it is.
+	// Reason says in words why the program is not running or, while it runs, why it is unhealthy.
 	Reason string `json:"reason,omitempty"`
 	// Text is what the program reported about itself (sd_notify STATUS=). The program wrote it:
 	// escape it before printing it on a terminal.
