@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -36,7 +37,7 @@ type signalGate struct {
 func newSignalGate(init bool, whose func(int) (string, bool, bool), mayControl func(string) bool) *signalGate {
 	return &signalGate{
 		init: init, uid: uint32(os.Geteuid()), whose: whose, mayControl: mayControl,
-		lostInfo: signalQueueFull, told: map[refusalKey]*refusalCount{},
+		lostInfo: signalQueueOf("/proc/self/status"), told: map[refusalKey]*refusalCount{},
 	}
 }
 
@@ -82,14 +83,25 @@ func (g *signalGate) refuse(s early.Sent) *refusal {
 	return no("", "uid %d is not root", s.UID)
 }
 
-// signalQueueFull tells whether agentinit's uid has as many signals queued as RLIMIT_SIGPENDING
-// allows. Then sigqueue(3) delivers a signal without its sender, which looks like a signal from
-// outside (signal(7), kernel/signal.c, collect_signal).
-func signalQueueFull() bool {
-	text, err := os.ReadFile("/proc/self/status")
+// signalQueueOf returns a function that tells whether agentinit's uid has as many signals queued as
+// RLIMIT_SIGPENDING allows. Then sigqueue(3) delivers a signal without its sender, which looks like a
+// signal from outside (signal(7), kernel/signal.c, collect_signal). The file is opened here and stays
+// open: later a program may have taken every open file of the machine (ENFILE), or mounted something
+// over /proc, and a TERM from outside must be obeyed then, too.
+func signalQueueOf(status string) (full func() bool) {
+	file, err := os.Open(status)
 	if err != nil {
-		return true
+		return func() bool { return true }
 	}
+	buf := make([]byte, 8<<10) // the file has 1.5 KiB
+	return func() bool {
+		n, err := file.ReadAt(buf, 0)
+		return err != nil && err != io.EOF || signalQueueFull(buf[:n])
+	}
+}
+
+// signalQueueFull reads the text of /proc/PID/status.
+func signalQueueFull(text []byte) bool {
 	_, rest, _ := bytes.Cut(text, []byte("\nSigQ:"))
 	value, _, _ := bytes.Cut(rest, []byte("\n"))
 	used, limit, found := strings.Cut(strings.TrimSpace(string(value)), "/")

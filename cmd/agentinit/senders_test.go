@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -110,7 +111,37 @@ func TestRefusalsAreToldOnceAndCounted(t *testing.T) {
 }
 
 func TestTheQueueOfSignalsIsNotFull(t *testing.T) {
-	if signalQueueFull() {
+	if signalQueueOf("/proc/self/status")() {
 		t.Error("full, by /proc/self/status")
+	}
+}
+
+// Programs can take every open file of the machine, and one with CAP_SYS_ADMIN can hide /proc.
+func TestTheQueueOfSignalsIsReadWhereNoFileCanBeOpened(t *testing.T) {
+	status := filepath.Join(t.TempDir(), "status")
+	write := func(queued string) {
+		t.Helper()
+		if err := os.WriteFile(status, []byte("Name:\tx\nSigQ:\t"+queued+"\nSigPnd:\t0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("3/4096")
+	full := signalQueueOf(status)
+	if full() {
+		t.Error("full with 3 of 4096")
+	}
+	write("4090/4096")
+	if !full() {
+		t.Error("not read again: 4090 of 4096 is not full")
+	}
+	write("3/4096")
+	if err := os.Remove(status); err != nil {
+		t.Fatal(err)
+	}
+	if full() {
+		t.Error("full as soon as the file cannot be opened any more")
+	}
+	if !signalQueueOf(status)() {
+		t.Error("not full without a file: the sender of a signal cannot be believed then")
 	}
 }
