@@ -365,14 +365,21 @@ func (s *Supervisor) awaitReturns(awaited []expectation) error {
 }
 
 // awaitReturn waits until a program is RUNNING, and ready if it declares a readiness, or has
-// completed. It waits at most the program's limit, from begin on.
+// completed. It waits at most the program's limit, from begin on, and no longer if a request has
+// stopped the program meanwhile: other applies wait for this one.
 func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
 	ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
 	defer cancel()
 	st, err := s.Await(ctx, x.name, func(st Status) bool {
 		// Before the new run, the status shows the end of the old run: a FATAL there says nothing
 		// about the new specification.
-		return st.Run > x.run && (st.State == program.Running || st.State == program.Exited || st.State == program.Fatal)
+		switch st.State {
+		case program.Running, program.Exited, program.Fatal:
+			return st.Run > x.run
+		case program.Stopped:
+			return !st.Queued && !st.Blocked && s.staysStopped(ctx, x.name)
+		}
+		return false
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -383,6 +390,17 @@ func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
 		return fmt.Errorf("program %s is %s: %s", x.name, st.Shown(), st.Reason)
 	}
 	return nil
+}
+
+// staysStopped tells whether only a request will start the program. The loop is asked, because a
+// restart shows STOPPED for a moment, and because a wave that was not released yet starts later.
+func (s *Supervisor) staysStopped(ctx context.Context, name string) (stays bool) {
+	answer := make(chan bool, 1)
+	err := s.do(ctx, func() {
+		e := s.loop.entries[name]
+		answer <- e != nil && e.m.State == program.Stopped && !e.wanted && !e.queued() && (e.released || !e.spec().Autostart)
+	})
+	return err == nil && <-answer
 }
 
 // returnLimit is how long a required program may take until it is ready again: the stop of its old

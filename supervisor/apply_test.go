@@ -163,6 +163,58 @@ func TestApplyRollsBack(t *testing.T) {
 	}
 }
 
+// A request may stop a required program while an apply waits for it. The apply does not wait for the
+// rest of the start timeout then: the program does not start, and other applies wait.
+func TestApplyOfWhatIsStoppedMeanwhile(t *testing.T) {
+	for name, x := range map[string]struct {
+		stop    time.Duration // when, after the apply
+		restart bool          // a request starts it again
+	}{
+		"before its new run":        {stop: time.Second},
+		"in its new run":            {stop: 7 * time.Second},
+		"restarted, in its new run": {stop: 7 * time.Second, restart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				deaf := func(s *program.Spec) { s.Stop = []program.StopStep{{Signal: "TERM", Wait: 5 * time.Second}} }
+				b.k.habits["web"] = habit{deaf: true}
+				b.p.after["web"] = 0
+				b.boot(Config{}, spec("web", required, notify, deaf))
+				b.pass(time.Second)
+				b.is("web", program.Running, "")
+				b.p.after["web"] = 30 * time.Second
+				begin, done := time.Now(), make(chan ApplyResult)
+				go func() {
+					r, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("web", required, notify, deaf, argv("new"))})
+					if err != nil {
+						t.Error(err)
+					}
+					done <- r
+				}()
+				b.pass(x.stop)
+				request := b.sup.Stop
+				if x.restart {
+					request = b.sup.Restart
+				}
+				if err := request(b.t.Context(), "web"); err != nil {
+					t.Error(err)
+				}
+				r, took := <-done, time.Since(begin)
+				if x.restart {
+					if r.RolledBack {
+						t.Errorf("%+v", r)
+					}
+					return
+				}
+				if !r.RolledBack || !strings.Contains(r.Reason, "web is STOPPED: stopped by request") || took > 15*time.Second {
+					t.Errorf("after %v: %+v", took, r)
+				}
+				b.is("web", program.Stopped, "stopped by request")
+			})
+		})
+	}
+}
+
 // If a required program gave up before the apply, the apply judges it by its new run. That run may
 // first have to wait for the program's needs.
 func TestApplyOfWhatWasFatal(t *testing.T) {
