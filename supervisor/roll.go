@@ -82,24 +82,31 @@ func (s *Supervisor) rollAll(rolls map[string]*roll) (troubles map[string]string
 
 // roll returns the first instance that does not become ready again, and the instances after it.
 func (s *Supervisor) roll(r *roll) (culprit string, left []*program.Spec, err error) {
-	before := r.first
+	before, restarts := r.first, true
 	for i, spec := range r.specs {
-		if err := s.awaitReturn(time.Now(), before); err != nil {
-			return before.name, r.specs[i:], err
+		if restarts {
+			if err := s.awaitReturn(time.Now(), before); err != nil {
+				return before.name, r.specs[i:], err
+			}
 		}
 		before = expectation{name: spec.Name, limit: returnLimit(spec)}
 		err := s.do(context.Background(), func() {
 			e := s.loop.entries[spec.Name]
+			restarts = true
 			if e == nil || e.removing || s.loop.ending.phase != notEnding {
 				return
 			}
 			before.run = e.m.Run
-			s.loop.replace(e, spec)
+			// A request may have stopped it while the others restarted: then it has nothing to return from.
+			restarts = s.loop.replace(e, spec)
 			s.loop.settle()
 		})
 		if err != nil {
 			return spec.Name, r.specs[i:], err
 		}
+	}
+	if !restarts {
+		return "", nil, nil
 	}
 	return before.name, nil, s.awaitReturn(time.Now(), before)
 }

@@ -188,6 +188,36 @@ func TestARollEndsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	})
 }
 
+// A request may stop an instance before its turn comes. It stays stopped, and the instances after it
+// restart without waiting for it.
+func TestARollPassesAnInstanceThatWasStopped(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"w:0", "w:1", "w:2", "w:3"} {
+			b.p.after[name] = 5 * time.Second
+		}
+		b.boot(Config{}, instances("w", 4, notify)...)
+		b.pass(time.Minute)
+		begin, done := time.Now(), make(chan ApplyResult)
+		go func() { done <- b.apply(instances("w", 4, notify, argv("new"))...) }()
+		b.pass(0)
+		if err := b.sup.Stop(b.t.Context(), "w:1", "w:3"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(0)
+		r := <-done
+		if took := time.Since(begin); took > 30*time.Second || r.RolledBack || len(r.Troubles) > 0 {
+			t.Errorf("after %v: %+v", took, r)
+		}
+		for name, want := range map[string]program.State{
+			"w:0": program.Running, "w:1": program.Stopped, "w:2": program.Running, "w:3": program.Stopped,
+		} {
+			if st := b.status(name); st.State != want || st.Spec.Argv[0] != "new" {
+				t.Errorf("%s is %s and runs %s, want %s", name, st.State, st.Spec.Argv[0], want)
+			}
+		}
+	})
+}
+
 // An apply that arrives during another apply waits. It reads the manifest when its turn comes, and
 // is not lost.
 func TestTheLastApplyWins(t *testing.T) {
