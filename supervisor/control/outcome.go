@@ -68,6 +68,10 @@ func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
 	if now.State == program.Running {
 		return true, nil
 	}
+	if now.Schedule != nil && now.Run > before.Run+1 && !resting(now) {
+		// It does not rest between two runs if overlap = "kill" stops one of them for the next.
+		return true, about(api.CodeConflict, now, "%s: the run has ended, and the next one has begun: it is %s: %s", now.Name, now.Shown(), reasonOf(now))
+	}
 	return ended(now)
 }
 

@@ -72,6 +72,30 @@ func TestGoals(t *testing.T) {
 	}
 }
 
+// The runs of a schedule with overlap = "kill" can follow each other without a pause. A request for one
+// of them must not wait until one ends by itself.
+func TestTheNextRunOfAScheduleEndsTheWait(t *testing.T) {
+	before := subject{Status: at(program.Exited, 3, "schedule")}
+	for _, c := range []struct {
+		state program.State
+		run   uint64
+		facts string
+		want  string
+	}{
+		{program.Starting, 4, "schedule", "-"},
+		{program.Stopping, 4, "schedule", "-"},
+		{program.Starting, 5, "schedule", "over"},
+		{program.Stopping, 6, "schedule", "over"},
+		{program.Starting, 5, "", "-"}, // a service that is started again
+	} {
+		for name, goal := range map[string]goal{"ran": ran, "restarted": restarted, "returned": returned} {
+			if got := verdict(goal(before, at(c.state, c.run, c.facts))); got != c.want {
+				t.Errorf("%s in run %d, %s %s: got %q, want %q", name, c.run, c.state, c.facts, got, c.want)
+			}
+		}
+	}
+}
+
 func verdict(done bool, failure *api.Error) string {
 	switch {
 	case !done:
