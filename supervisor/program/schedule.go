@@ -30,8 +30,35 @@ func ParseSchedule(schedule, timezone string) (Timetable, error) {
 	if err != nil {
 		return Timetable{}, err
 	}
-	next := func(after time.Time) time.Time { return table.Next(after.In(zone)) }
-	return Timetable{Next: next, Zone: zone, Every: every}, nil
+	return Timetable{Next: func(after time.Time) time.Time { return nextIn(zone, table, after) }, Zone: zone, Every: every}, nil
+}
+
+// farthest is how far ahead a run is looked for, as in cron.
+const farthest = 5 * 366 * 24 * time.Hour
+
+// nextIn looks for the next run in one stretch after the other in which the zone's offset from UTC is
+// the same. With the zone itself, cron would never return where the zone has skipped a whole day, such
+// as 30 December 2011 in Pacific/Apia, and would miss runs where the clock changes by half an hour.
+func nextIn(zone *time.Location, table cron.Schedule, after time.Time) time.Time {
+	for begin, at := after.In(zone), after; ; {
+		next := table.Next(at.In(time.FixedZone(begin.Zone())))
+		_, end := begin.ZoneBounds()
+		if end.IsZero() || !next.IsZero() && next.Before(end) {
+			return in(zone, next)
+		}
+		if end.Sub(after) > farthest {
+			return time.Time{}
+		}
+		begin, at = end, end.Add(-time.Second) // the first moment of the stretch may be a run
+	}
+}
+
+// in is t.In, but the zero time stays what it is.
+func in(zone *time.Location, t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.In(zone)
 }
 
 func parseTable(schedule string) (table cron.Schedule, every bool, err error) {

@@ -1,9 +1,72 @@
 package program
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/robfig/cron/v3"
 )
+
+// A time that the clock skips has no run, one that comes twice has two, and a day that a zone skips
+// does not hang the search.
+func TestScheduleAcrossChangesOfTheClock(t *testing.T) {
+	for _, c := range []struct{ schedule, zone, after, want string }{
+		{"30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-30T00:30:00Z 2026-03-31T00:30:00Z"},
+		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z 2026-10-25T01:30:00Z 2026-10-26T01:30:00Z"},
+		{"0 3 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"},
+		{"*/30 * * * *", "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z 2026-10-25T01:30:00Z"},
+		{"0 0 * * *", "Pacific/Apia", "2011-12-28T12:00:00Z", "2011-12-29T10:00:00Z 2011-12-30T10:00:00Z"},
+		{"15 0 30 12 *", "Pacific/Apia", "2011-12-28T12:00:00Z", "2012-12-29T10:15:00Z"},
+		{"0 0 29 2 *", "Pacific/Apia", "2011-12-28T12:00:00Z", "2012-02-28T10:00:00Z 2016-02-28T10:00:00Z"},
+		{"15 2 * * sun", "Australia/Lord_Howe", "2026-03-29T12:00:00Z", "2026-04-04T15:45:00Z"}, // half an hour back; the library misses it
+		{"0 0 30 2 *", "Europe/Berlin", "2026-03-28T12:00:00Z", "0001-01-01T00:00:00Z"},
+	} {
+		table, err := ParseSchedule(c.schedule, c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := time.Parse(time.RFC3339, c.after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for range strings.Fields(c.want) {
+			at = table.Next(at)
+			got = append(got, at.UTC().Format(time.RFC3339))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%q in %s: %q, want %q", c.schedule, c.zone, got, c.want)
+		}
+	}
+}
+
+// Where a zone neither skips a day nor changes by half an hour, the runs are those of the cron library with the zone itself.
+func TestScheduleSameAsTheLibrary(t *testing.T) {
+	for _, schedule := range []string{"*/7 * * * *", "30 1-3 * * *", "0 0 * * *", "15 2 * * sun", "0 12 1 */3 *", "0 0 31 * 1"} {
+		for _, name := range []string{"Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"} {
+			zone, err := time.LoadLocation(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours, err := ParseSchedule(schedule, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table, err := cron.ParseStandard(schedule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for at := time.Date(2026, 1, 1, 0, 0, 0, 0, zone); at.Year() < 2028; {
+				want := table.Next(at)
+				if got := ours.Next(at); !got.Equal(want) {
+					t.Fatalf("%q in %s after %s: %s, want %s", schedule, name, at, got, want)
+				}
+				at = want.Add(3 * time.Hour)
+			}
+		}
+	}
+}
 
 func TestParseSchedule(t *testing.T) {
 	for _, c := range []struct {
