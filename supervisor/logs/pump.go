@@ -12,10 +12,15 @@ import (
 // each way. The reactor only reports that there is output. If a write hangs or fails, the stream
 // returns to the reactor.
 
-// pumpSize is how much a pump reads at once: the content of an enlarged pipe.
-const pumpSize = 256 << 10
+const (
+	// pumpSize is how much a pump reads at once: the content of an enlarged pipe. If it read less, the
+	// pipe would keep a page that is partly read, and the program could write one page less.
+	pumpSize = 256 << 10
+	// pumpHead is room in front of it for the start of a line that was read before.
+	pumpHead = 128 << 10
+)
 
-var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+var pumpBuffers = sync.Pool{New: func() any { return new([pumpHead + pumpSize]byte) }}
 
 // pumpRounds is how often one stream is read before another stream is served.
 const pumpRounds = 16
@@ -151,18 +156,20 @@ func (q *queue) look() {
 // pump moves the output of one stream into the file.
 func (f *fileSink) pump(s *stream) pumped {
 	f.refresh()
-	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	buf := pumpBuffers.Get().(*[pumpHead + pumpSize]byte)
 	defer pumpBuffers.Put(buf)
 	for range pumpRounds {
 		if s.abandoned.Load() {
 			return pumpedMore
 		}
-		held := copy(buf[:pumpSize/2], s.frame.carry)
-		if held < len(s.frame.carry) {
+		held := len(s.frame.carry)
+		if held > pumpHead {
 			held = 0
 		}
-		n, open := s.read(buf[held:])
-		if n > 0 && !f.move(s, buf[:held+n], held) {
+		start := pumpHead - held
+		copy(buf[start:pumpHead], s.frame.carry)
+		n, open := s.read(buf[pumpHead:])
+		if n > 0 && !f.move(s, buf[start:pumpHead+n], held) {
 			return pumpedMore // or its reactor has the stream already, which pumpOne checks
 		}
 		switch {
