@@ -77,6 +77,8 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 			{"file", own, []string{"programs", name}},
 			{"catalogue", catalogue[name], nil},
 			{"file", defaults, []string{"supervisor", "defaults"}},
+			// Its default depends on other keys.
+			{"default", map[string]any{"start_timeout": decodeProgram(merged).StartTimeout.String()}, nil},
 		}
 		for i, l := range layers {
 			if logs, ok := l.table["logs"]; ok {

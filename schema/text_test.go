@@ -310,6 +310,10 @@ stop_signal = "QUIT"
 logs = { path = "/var/log/a.log" }
 [programs.b]
 command = "x"
+start_seconds = "90s"
+[programs.once]
+command = "x"
+type = "oneshot"
 `)
 	got := map[string]string{}
 	for _, s := range Effective(d, nil, nil) {
@@ -317,6 +321,7 @@ command = "x"
 	}
 	for path, want := range map[string]string{
 		"programs.a.stop": "", "programs.a.stop_signal": `"QUIT" file agentbox.toml:6:1`, "programs.a.stop_timeout": `"10s" default `,
+		"programs.a.start_timeout": `"1m" default `, "programs.b.start_timeout": `"2m30s" default `, "programs.once.start_timeout": `"0s" default `,
 		"programs.b.stop": `["INT 5s", "KILL"] file agentbox.toml:3:1`, "programs.b.stop_signal": "", "programs.b.stop_timeout": "",
 		"programs.a.logs.to": `"file" file agentbox.toml:7:1`, "programs.b.logs.to": `"console" default `,
 	} {
