@@ -230,7 +230,8 @@ func (b *box) read(r io.Reader) {
 		b.log.Write(line)
 		b.mu.Unlock()
 		var e map[string]any
-		if json.Unmarshal(line, &e) == nil {
+		// Lines of programs are no events. A million of them would fill the channel.
+		if json.Unmarshal(line, &e) == nil && e["event"] != nil {
 			b.events <- e
 		}
 		if err != nil {
