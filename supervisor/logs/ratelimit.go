@@ -132,8 +132,8 @@ func (s *stream) limited(blk block, now time.Time) {
 // endsCut takes from a block the newline of a line that was cut before. That is no line to count: the
 // newline follows what it ends, whether that has passed or was suppressed.
 func (s *stream) endsCut(blk block, now time.Time) block {
-	n := bytes.IndexByte(blk.text, '\n') + 1
-	if !blk.cont || n == 0 || len(bytes.TrimRight(blk.text[:n], "\r\n")) > 0 {
+	n := ending(blk.text)
+	if !blk.cont || n == 0 {
 		return blk
 	}
 	if s.midLine {

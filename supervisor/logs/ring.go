@@ -398,10 +398,22 @@ func (r *ring) forgotten(after uint64) uint64 {
 // block returns the lines of the chunk, whose text is given, and the number of the first one in the
 // chunk.
 func (c *chunk) block(text []byte) (b block, first int) {
-	if c.cont && int(c.lines) > 0 && len(text) > 0 && (text[0] == '\n' || bytes.HasPrefix(text, []byte("\r\n"))) {
+	if c.cont && int(c.lines) > 0 && ending(text) > 0 {
 		first = 1 // the newline of a line that was cut before takes a number, but is not a line
 	}
 	return block{text: text, cut: c.cut, cont: c.cont}, first
+}
+
+// ending is the length of the newline at the start of text. After a line that was cut, that newline
+// only ends it.
+func ending(text []byte) int {
+	switch {
+	case bytes.HasPrefix(text, newline):
+		return 1
+	case bytes.HasPrefix(text, []byte("\r\n")):
+		return 2
+	}
+	return 0
 }
 
 // line makes a Line of the i-th line of a chunk, without its text.
