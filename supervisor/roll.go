@@ -83,11 +83,15 @@ func (s *Supervisor) rollAll(rolls map[string]*roll) (troubles map[string]string
 // roll returns the first instance that does not become ready again, and the instances after it.
 func (s *Supervisor) roll(r *roll) (culprit string, left []*program.Spec, err error) {
 	before, restarts := r.first, true
+	returned := func() error {
+		if !restarts {
+			return nil
+		}
+		return s.awaitReturn(time.Now(), before)
+	}
 	for i, spec := range r.specs {
-		if restarts {
-			if err := s.awaitReturn(time.Now(), before); err != nil {
-				return before.name, r.specs[i:], err
-			}
+		if err := returned(); err != nil {
+			return before.name, r.specs[i:], err
 		}
 		before = expectation{name: spec.Name, limit: returnLimit(spec)}
 		err := s.do(context.Background(), func() {
@@ -105,8 +109,5 @@ func (s *Supervisor) roll(r *roll) (culprit string, left []*program.Spec, err er
 			return spec.Name, r.specs[i:], err
 		}
 	}
-	if !restarts {
-		return "", nil, nil
-	}
-	return before.name, nil, s.awaitReturn(time.Now(), before)
+	return before.name, nil, returned()
 }
