@@ -32,7 +32,6 @@ type effective struct {
 	d        *Document
 	env      func(string) (string, bool)
 	settings []Setting
-	hidden   map[string]bool // keys of the present program that another key replaces
 }
 
 // Effective lists every effective value in schema order: values of the manifest, overrides from the
@@ -67,10 +66,10 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 	for _, name := range names {
 		own, _ := written[name].(map[string]any)
 		merged := MergeProgram(defaults, catalogue[name], own)
-		e.hidden = map[string]bool{}
+		replaced := map[string]bool{}
 		for key := range merged {
 			for _, other := range stopKeys[key] {
-				e.hidden[other] = merged[other] == nil
+				replaced[other] = merged[other] == nil
 			}
 		}
 		layers := []layer{
@@ -86,9 +85,12 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 				layers[i].table["logs"] = withLogFile(logs)
 			}
 		}
-		e.table([]string{"programs", name}, programTable(), layers)
+		for _, k := range programTable().keys {
+			if !replaced[k.name] {
+				e.value([]string{"programs", name, k.name}, k.shape, below(layers, k.name))
+			}
+		}
 	}
-	e.hidden = nil
 }
 
 // below returns the value of one key in every layer that has it.
@@ -140,9 +142,7 @@ func (e *effective) value(path []string, s *shape, layers []layer) {
 
 func (e *effective) table(path []string, s *shape, layers []layer) {
 	for _, k := range s.keys {
-		if len(path) > 2 || !e.hidden[k.name] {
-			e.value(append(slices.Clone(path), k.name), k.shape, below(layers, k.name))
-		}
+		e.value(append(slices.Clone(path), k.name), k.shape, below(layers, k.name))
 	}
 	if s.entry == nil {
 		return

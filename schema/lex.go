@@ -213,10 +213,8 @@ func timeWithoutSeconds(word []byte) int {
 	if i < 2 || i+2 >= len(word) {
 		return -1
 	}
-	for _, c := range []byte{word[i-2], word[i-1], word[i+1], word[i+2]} {
-		if c < '0' || c > '9' {
-			return -1 // not a time, such as the key of "command: web"
-		}
+	if !isDigits(string(word[i-2:i])) || !isDigits(string(word[i+1:i+3])) {
+		return -1 // not a time, such as the key of "command: web"
 	}
 	if i >= 3 && (word[i-3] == '+' || word[i-3] == '-') {
 		return -1

@@ -298,7 +298,6 @@ env = "the-secret-itself"
 	}
 }
 
-// As at boot, the environment overrides the host and the port of the listener's address separately.
 // A key that another one replaces is not in force, and a log file means to = "file".
 func TestEffectiveIsInForce(t *testing.T) {
 	_, d, _ := load(t, `
@@ -331,6 +330,7 @@ type = "oneshot"
 	}
 }
 
+// As at boot, the environment overrides the host and the port of the listener's address separately.
 func TestEffectiveListener(t *testing.T) {
 	for _, c := range []struct{ listen, host, port, want string }{
 		{"127.0.0.1:9090", "", "", "127.0.0.1:9090"},

@@ -13,7 +13,7 @@ func (r *resolver) machine() {
 		return
 	}
 	if !r.facts.InBox {
-		r.socketGroup()
+		r.notHere("supervisor.socket_group", Group, r.m.Supervisor.SocketGroup, "supervisor", "socket_group")
 	}
 	seen := map[string]bool{}
 	for i := range r.plan.Programs {
@@ -41,29 +41,24 @@ func (r *resolver) states(name, key string) ([]string, bool) {
 	return nil, false
 }
 
-// socketGroup reports a group of the control socket that this machine lacks. In the box, the boot
-// ends with the same mistake.
-func (r *resolver) socketGroup() {
-	name := r.m.Supervisor.SocketGroup
-	if name == "" || !r.facts.Lacks(Group, name) {
+// notHere reports an account that a key names and this machine lacks. In the box, the boot ends with
+// the same mistake.
+func (r *resolver) notHere(whose string, what Thing, name string, keys ...string) {
+	if name == "" || !r.facts.Lacks(what, name) {
 		return
 	}
 	r.report("W140", schema.Finding{
-		Value: name, Message: "supervisor.socket_group: this machine has no " + string(Group) + " " + schema.Quote(name),
+		Value: name, Message: whose + ": this machine has no " + string(what) + " " + schema.Quote(name),
 		Hint: "nothing to do if the box has it",
-	}, "supervisor", "socket_group")
+	}, keys...)
 }
 
 func (r *resolver) account(p *Program) {
 	check := func(what Thing, key, name string) {
 		keys, stated := r.states(p.Spec.Group, key)
-		if name == "" || !stated || !r.facts.Lacks(what, name) {
-			return
+		if stated {
+			r.notHere("program "+p.Spec.Group, what, name, keys...)
 		}
-		r.report("W140", schema.Finding{
-			Value: name, Message: "program " + p.Spec.Group + ": this machine has no " + string(what) + " " + schema.Quote(name),
-			Hint: "nothing to do if the box has it",
-		}, keys...)
 	}
 	check(User, "user", p.User)
 	check(Group, "group", p.Group)

@@ -497,20 +497,17 @@ func (r *resolver) startInTime(s *source, spec *program.Spec) {
 	if limit <= 0 || spec.Type != program.Service || bad["ready"] || bad["start_timeout"] || bad["start_seconds"] || bad["type"] {
 		return
 	}
-	key, given, effect := "start_seconds", spec.RunningAfter, "the program is never RUNNING"
+	name, given, effect := "start_seconds", spec.RunningAfter, "the program is never RUNNING"
 	if len(spec.Readiness.Probes) > 0 {
-		key, given, effect = "ready", spec.Readiness.Deadline, "the start has failed before the deadline"
+		name, given, effect = "ready.deadline", spec.Readiness.Deadline, "the start has failed before the deadline"
 	}
 	if given <= limit {
 		return
 	}
-	name := "programs." + s.name + "." + key
-	if key == "ready" {
-		name += ".deadline"
-	}
+	key, _, _ := strings.Cut(name, ".") // ready may be a list of tables
 	r.report("W128", schema.Finding{
 		Value:   schema.Duration(given).String(),
-		Message: fmt.Sprintf("%s = %q is longer than start_timeout = %q: %s", name, schema.Duration(given), schema.Duration(limit), effect),
+		Message: fmt.Sprintf("programs.%s.%s = %q is longer than start_timeout = %q: %s", s.name, name, schema.Duration(given), schema.Duration(limit), effect),
 		Hint:    "write a start_timeout that is longer, or 0",
 	}, "programs", s.name, key)
 }

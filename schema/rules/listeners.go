@@ -199,53 +199,48 @@ func hostPorts(d *schema.Document) (out []published) {
 			out = append(out, published{schema.Port{Host: int(l.port), Box: int(l.port), Protocol: "tcp"}, l.path, nil})
 		}
 	}
+	eachDeclared(d, "ports", func(entry any, keys []string) {
+		if port, err := schema.ParsePort(fmt.Sprint(entry)); err == nil {
+			out = append(out, published{port, schema.Path(keys...), keys})
+		}
+	})
+	return out
+}
+
+// eachDeclared calls f for every entry of a list that the box and its programs can have.
+func eachDeclared(d *schema.Document, list string, f func(entry any, keys []string)) {
 	declared := func(v any, path func(...string) []string) {
-		list, _ := v.([]any)
-		for i, e := range list {
-			if port, err := schema.ParsePort(fmt.Sprint(e)); err == nil {
-				keys := path("ports", "["+strconv.Itoa(i)+"]")
-				out = append(out, published{port, schema.Path(keys...), keys})
-			}
+		entries, _ := v.([]any)
+		for i, e := range entries {
+			f(e, path(list, "["+strconv.Itoa(i)+"]"))
 		}
 	}
-	ofBox, _ := d.Lookup("supervisor.ports")
+	ofBox, _ := d.Lookup("supervisor." + list)
 	declared(ofBox, func(keys ...string) []string { return append([]string{"supervisor"}, keys...) })
 	for _, p := range programs(d) {
 		if !p.isDefaults() {
-			declared(p.table["ports"], p.path)
+			declared(p.table[list], p.path)
 		}
 	}
-	return out
 }
 
 // mountsCollide reports volumes of the box and of its programs that hide another one.
 func mountsCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
 	type mount struct{ source, path string }
 	taken := map[string]mount{} // by the place in the box
-	declared := func(v any, path func(...string) []string) {
-		list, _ := v.([]any)
-		for i, e := range list {
-			text, _ := e.(string)
-			volume, err := schema.ParseVolume(text)
-			if err != nil {
-				continue // E016
-			}
-			keys := path("volumes", "["+strconv.Itoa(i)+"]")
-			m := mount{volume.Source, schema.Path(keys...)}
-			if first, ok := taken[volume.Target]; ok && first.source != m.source {
-				out = append(out, valued(atKeys(d, keys, m.path+" and "+first.path+" are both mounted at "+schema.Quote(volume.Target)+": only one of them is there",
-					"mount one of them at another place"), text))
-			}
-			taken[volume.Target] = m
+	eachDeclared(d, "volumes", func(entry any, keys []string) {
+		text, _ := entry.(string)
+		volume, err := schema.ParseVolume(text)
+		if err != nil {
+			return // E016
 		}
-	}
-	ofBox, _ := d.Lookup("supervisor.volumes")
-	declared(ofBox, func(keys ...string) []string { return append([]string{"supervisor"}, keys...) })
-	for _, p := range programs(d) {
-		if !p.isDefaults() {
-			declared(p.table["volumes"], p.path)
+		m := mount{volume.Source, schema.Path(keys...)}
+		if first, ok := taken[volume.Target]; ok && first.source != m.source {
+			out = append(out, valued(atKeys(d, keys, m.path+" and "+first.path+" are both mounted at "+schema.Quote(volume.Target)+": only one of them is there",
+				"mount one of them at another place"), text))
 		}
-	}
+		taken[volume.Target] = m
+	})
 	return out
 }
 
