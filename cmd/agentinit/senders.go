@@ -107,11 +107,12 @@ func signalQueueFull(text []byte) bool {
 	used, limit, found := strings.Cut(strings.TrimSpace(string(value)), "/")
 	n, err1 := strconv.ParseUint(used, 10, 64)
 	most, err2 := strconv.ParseUint(limit, 10, 64)
-	return !found || err1 != nil || err2 != nil || n+sigqueueSlack >= most
+	return !found || err1 != nil || err2 != nil || n+min(sigqueueSlack, most/2) >= most
 }
 
 // sigqueueSlack is how near to the limit the queue counts as full: a program that fills the queue
-// cannot keep it completely full all the time.
+// cannot keep it completely full all the time. Of a small limit it is half: otherwise an empty queue
+// would count as full, and a container with such a limit could not be stopped by a signal.
 const sigqueueSlack = 64
 
 // refusalKey identifies refusals that are reported together.

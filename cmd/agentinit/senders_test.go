@@ -134,6 +134,12 @@ func TestTheQueueOfSignalsIsReadWhereNoFileCanBeOpened(t *testing.T) {
 	if !full() {
 		t.Error("not read again: 4090 of 4096 is not full")
 	}
+	for queued, want := range map[string]bool{"0/64": false, "31/64": false, "32/64": true, "0/2": false, "1/2": true, "0/0": true} {
+		write(queued)
+		if got := full(); got != want {
+			t.Errorf("full with %s is %t, want %t", queued, got, want)
+		}
+	}
 	write("3/4096")
 	if err := os.Remove(status); err != nil {
 		t.Fatal(err)
