@@ -31,6 +31,7 @@ func newStart(c *cli) *cobra.Command {
 once. A run that ends before it is RUNNING has failed, also if agentinit starts
 the program again after a while (BACKOFF); "agentctl wait" waits for that, too.
 A schedule that is paused is resumed: its next run comes at its time.
+What a program needs is started before it, also what a request had stopped.
 
 With --all the programs start in the order of the boot. Oneshots that have
 completed and programs with autostart = false start only when they are named.`,
@@ -55,8 +56,9 @@ func newStop(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "stop NAME...|--all", short: "Stop programs, pause schedules", done: "stopped", already: "not running",
 		long: `Stop programs and wait until their processes are gone. Several stop in the
-reverse order of their start: those that depend on others first. A schedule is
-paused: no run comes before it is started.
+reverse order of their start: those that depend on others first. Programs that need
+a stopped one, and are not named, keep running. A schedule is paused: no run comes
+before it is started.
 
 Before the seal a stop can end the box: if a required program needs a program
 that was stopped, the boot fails with exit status 67.`,
@@ -70,7 +72,8 @@ func newRestart(c *cli) *cobra.Command {
 		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
 		long: `Restart programs and wait until each is RUNNING, has completed, or has failed once.
 With --all, every program stops first, in the reverse order of the boot; then
-they start in the order of the boot.
+they start in the order of the boot. What a program needs is started before it;
+programs that need it keep running.
 
 With --rolling, programs restart one after the other, each when the one before is
 ready again. If one does not become ready, the rest are not restarted.`,
