@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 )
@@ -33,9 +34,7 @@ func (c *Client) Adapters(ctx context.Context, r AdapterRequest) (*http.Response
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range r.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, r.Header)
 	resp, err := c.roundTrip(req)
 	if err != nil {
 		return nil, c.lost(ctx, err)

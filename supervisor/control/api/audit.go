@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -61,7 +60,5 @@ func (c *Client) Audit(ctx context.Context, since uint64, each func(AuditEntry) 
 // AuditCheck checks the file of the record for consistency, and compares it with what agentinit has
 // in memory.
 func (c *Client) AuditCheck(ctx context.Context) (AuditReport, error) {
-	var out AuditReport
-	err := c.quick(ctx, http.MethodGet, "/v1/audit/check", nil, nil, &out)
-	return out, err
+	return get[AuditReport](ctx, c, "/v1/audit/check", nil)
 }

@@ -163,6 +163,13 @@ func (c *Client) quick(ctx context.Context, method, path string, query url.Value
 	return c.do(ctx, method, path, query, in, out)
 }
 
+// get asks for a T that is answered at once.
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
+	var out T
+	err := c.quick(ctx, http.MethodGet, path, query, nil, &out)
+	return out, err
+}
+
 // do sends one request and decodes the answer into out; if out is nil, the answer is dropped.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.send(ctx, method, path, query, in)
@@ -208,11 +215,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if err != nil {
 		return nil, c.lost(ctx, err)
 	}
-	if resp.StatusCode < 300 {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	return nil, readError(resp)
+	return Answered(resp)
 }
 
 // roundTrip does what http.Transport does, without its goroutines. A command line tool makes only
@@ -306,45 +309,33 @@ func readError(resp *http.Response) error {
 // Status returns the named programs, or all if there are no names. A name that fits no program is
 // CodeUnknownProgram.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
-	var out Status
-	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
-	return out, err
+	return get[Status](ctx, c, "/v1/status", url.Values{"name": names})
 }
 
 // Table is like Status, but has only the fields of a table, and the use of the processes. Its
 // answer is at most half as large. An older agentinit that does not know it answers CodeBadRequest.
 func (c *Client) Table(ctx context.Context, names ...string) (Status, error) {
-	var out Status
-	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names, "table": {"true"}}, nil, &out)
-	return out, err
+	return get[Status](ctx, c, "/v1/status", url.Values{"name": names, "table": {"true"}})
 }
 
 // Program returns one program and its specification.
 func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error) {
-	var out ProgramDetail
-	err := c.quick(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
-	return out, err
+	return get[ProgramDetail](ctx, c, "/v1/program", url.Values{"name": {name}})
 }
 
 // Usage returns what the processes of every program use.
 func (c *Client) Usage(ctx context.Context) (Usage, error) {
-	var out Usage
-	err := c.quick(ctx, http.MethodGet, "/v1/usage", nil, nil, &out)
-	return out, err
+	return get[Usage](ctx, c, "/v1/usage", nil)
 }
 
 // Processes returns the processes of one program.
 func (c *Client) Processes(ctx context.Context, name string) (Processes, error) {
-	var out Processes
-	err := c.quick(ctx, http.MethodGet, "/v1/processes", url.Values{"name": {name}}, nil, &out)
-	return out, err
+	return get[Processes](ctx, c, "/v1/processes", url.Values{"name": {name}})
 }
 
 // Manifest returns the manifest in force.
 func (c *Client) Manifest(ctx context.Context) (Manifest, error) {
-	var out Manifest
-	err := c.quick(ctx, http.MethodGet, "/v1/manifest", nil, nil, &out)
-	return out, err
+	return get[Manifest](ctx, c, "/v1/manifest", nil)
 }
 
 // Start starts programs. Unless NoWait is set, it returns when each is RUNNING, has completed, or
@@ -381,9 +372,7 @@ func (c *Client) action(ctx context.Context, path string, req ActionRequest) (Ac
 
 // Why explains one program's state.
 func (c *Client) Why(ctx context.Context, name string) (Why, error) {
-	var out Why
-	err := c.quick(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
-	return out, err
+	return get[Why](ctx, c, "/v1/why", url.Values{"name": {name}})
 }
 
 // Wait returns when the condition in q holds. CodeTimeout means that it did not hold in time,
@@ -400,9 +389,7 @@ func (c *Client) Wait(ctx context.Context, q WaitQuery) (WaitResult, error) {
 
 // Plan returns the plan the running box follows, as schema/plan writes it.
 func (c *Client) Plan(ctx context.Context) (json.RawMessage, error) {
-	var out json.RawMessage
-	err := c.quick(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
-	return out, err
+	return get[json.RawMessage](ctx, c, "/v1/plan", nil)
 }
 
 // Apply reads the manifest again. CodeInvalid carries the findings of an
@@ -415,30 +402,22 @@ func (c *Client) Apply(ctx context.Context, req ApplyRequest) (ApplyResult, erro
 
 // Ready returns the readiness of the box.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
-	var out Readiness
-	err := c.quick(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
-	return out, err
+	return get[Readiness](ctx, c, "/v1/ready", nil)
 }
 
 // Boot returns the record of the boot.
 func (c *Client) Boot(ctx context.Context) (Boot, error) {
-	var out Boot
-	err := c.quick(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
-	return out, err
+	return get[Boot](ctx, c, "/v1/boot", nil)
 }
 
 // PreviousBoot returns the record of the boot before this one.
 func (c *Client) PreviousBoot(ctx context.Context) (Boot, error) {
-	var out Boot
-	err := c.quick(ctx, http.MethodGet, "/v1/boot", url.Values{"previous": {"true"}}, nil, &out)
-	return out, err
+	return get[Boot](ctx, c, "/v1/boot", url.Values{"previous": {"true"}})
 }
 
 // LogLevel returns the level of agentinit's own log.
 func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
-	var out LogLevel
-	err := c.quick(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
-	return out, err
+	return get[LogLevel](ctx, c, "/v1/log-level", nil)
 }
 
 // SetLogLevel changes the level of agentinit's own log and returns the level now in force.
@@ -461,23 +440,17 @@ func (c *Client) ReopenLogs(ctx context.Context) error {
 
 // Version returns the version of the agentinit that answers.
 func (c *Client) Version(ctx context.Context) (Version, error) {
-	var out Version
-	err := c.quick(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
-	return out, err
+	return get[Version](ctx, c, "/v1/version", nil)
 }
 
 // Meta returns the document of GET /v1/meta unchanged.
 func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
-	var out json.RawMessage
-	err := c.quick(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
-	return out, err
+	return get[json.RawMessage](ctx, c, "/v1/meta", nil)
 }
 
 // Health returns the document of GET /health unchanged.
 func (c *Client) Health(ctx context.Context) (json.RawMessage, error) {
-	var out json.RawMessage
-	err := c.quick(ctx, http.MethodGet, "/health", nil, nil, &out)
-	return out, err
+	return get[json.RawMessage](ctx, c, "/health", nil)
 }
 
 // Metrics returns the Prometheus exposition of GET /metrics, at most 16 MiB.
@@ -496,9 +469,7 @@ func (c *Client) Metrics(ctx context.Context) (string, error) {
 
 // OpenAPI returns the OpenAPI document of the server.
 func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
-	var out json.RawMessage
-	err := c.quick(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
-	return out, err
+	return get[json.RawMessage](ctx, c, "/v1/openapi.json", nil)
 }
 
 // values writes the query of GET /v1/logs.

@@ -64,7 +64,5 @@ func (c *Client) SandboxTest(ctx context.Context, req SandboxTest) (SandboxTestR
 
 // Confinement returns what restricts one program.
 func (c *Client) Confinement(ctx context.Context, name string) (Confinement, error) {
-	var out Confinement
-	err := c.quick(ctx, http.MethodGet, "/v1/confinement", url.Values{"name": {name}}, nil, &out)
-	return out, err
+	return get[Confinement](ctx, c, "/v1/confinement", url.Values{"name": {name}})
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"time"
 )
@@ -42,7 +41,5 @@ func (c *Client) Crash(ctx context.Context, name string) (Crashes, error) {
 	if name != "" {
 		q.Set("name", name)
 	}
-	var out Crashes
-	err := c.quick(ctx, http.MethodGet, "/v1/crash", q, nil, &out)
-	return out, err
+	return get[Crashes](ctx, c, "/v1/crash", q)
 }
