@@ -83,10 +83,8 @@ func (l *loop) release() bool {
 }
 
 func (l *loop) allStarted() {
-	select {
-	case <-l.sup.started:
+	if l.allBooted() {
 		return
-	default:
 	}
 	close(l.sup.started)
 	l.sup.cfg.Bus.Publish(event.Event{

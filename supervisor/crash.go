@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -43,11 +44,7 @@ type Crash struct {
 func (s *System) Crashes() map[string]Crash {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[string]Crash, len(s.crashes))
-	for name, c := range s.crashes {
-		all[name] = c
-	}
-	return all
+	return maps.Clone(s.crashes)
 }
 
 // drainLimit is how long a crash record waits for the last lines.

@@ -133,8 +133,7 @@ func instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	set := t // t itself would be allocated in any case
-	return &set
+	return new(t)
 }
 
 // show stores the status for readers. If a state or fact has changed, it publishes that afterwards:

@@ -19,7 +19,8 @@ import (
 
 // nameAnother is the program of the tests below: the test binary itself. "forks" starts a process,
 // names it as main process and ends; "forks and stays" does not end. "wavers" names the new process
-// and itself in turn, 100 times. "main" is that process: on USR1 it ends with status 7. Any other word is sent as a notification.
+// and itself in turn, 100 times. "main" is that process: on USR1 it ends with status 7. Any other
+// word is sent as a notification.
 func nameAnother(word string) {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	fail := func(err error) {

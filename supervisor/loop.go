@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -442,7 +443,7 @@ func (l *loop) arrange(waves [][]string, specs []program.Spec) {
 }
 
 func (l *loop) publishOrder() {
-	order, index := append([]*entry(nil), l.order...), maps.Clone(l.entries)
+	order, index := slices.Clone(l.order), maps.Clone(l.entries)
 	l.sup.index.Store(&index)
 	l.sup.order.Store(&order)
 }

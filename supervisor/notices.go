@@ -8,7 +8,6 @@ import (
 
 // readExits passes the owner's notices to the loop.
 func (s *System) readExits() {
-	defer s.stopped.Done()
 	for {
 		select {
 		case e := <-s.cfg.Owner.Exits():
@@ -21,7 +20,8 @@ func (s *System) readExits() {
 	}
 }
 
-// route passes a notice to its run, or keeps it until a start has returned. The caller holds mu, which keeps the notices of a run in order.
+// route passes a notice to its run, or keeps it until a start has returned. The caller holds mu,
+// which keeps the notices of a run in order.
 func (s *System) route(e proc.Exit) {
 	r := s.byID[e.ID]
 	switch {

@@ -8,8 +8,8 @@ import (
 )
 
 // Processes starts, signals and watches processes. Start, Signal, Kill, Rename and Forget are
-// called outside the loop and may block; SignalSoon is called outside the loop too. Calls for one program never overlap, and keep the order in
-// which the loop made them.
+// called outside the loop and may block; SignalSoon is called outside the loop too. Calls for one
+// program never overlap, and keep the order in which the loop made them.
 type Processes interface {
 	// Start returns when the run was exec'ed, or an error that says why not. An error with a method
 	// ShellStatus() int gives the status that a shell would report.

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -40,21 +41,21 @@ const (
 const otherCalls = "other"
 
 // tallies are the refused calls, by program. The lock of the owner guards them.
-type tallies map[string][]*Refusal
+type tallies map[string][]Refusal
 
 // add counts a refusal. If an event is due, tell is a copy for it; otherwise tell is nil.
 func (t tallies) add(name string, x proc.Refusal, now time.Time) (tell *Refusal) {
 	list := t[name]
-	i := slices.IndexFunc(list, func(r *Refusal) bool { return r.By == x.By && r.Call == x.Call && r.Allowed == x.Allowed })
+	i := slices.IndexFunc(list, func(r Refusal) bool { return r.By == x.By && r.Call == x.Call && r.Allowed == x.Allowed })
 	if i < 0 && len(list) >= maxRefused {
 		x.Call = otherCalls
-		i = slices.IndexFunc(list, func(r *Refusal) bool { return r.Call == otherCalls })
+		i = slices.IndexFunc(list, func(r Refusal) bool { return r.Call == otherCalls })
 	}
 	if i < 0 {
-		list = append(list, &Refusal{By: x.By, Call: x.Call, Allowed: x.Allowed})
+		list = append(list, Refusal{By: x.By, Call: x.Call, Allowed: x.Allowed})
 		t[name], i = list, len(list)-1
 	}
-	r := list[i]
+	r := &list[i]
 	r.Count++
 	r.PID, r.Last = x.PID, now
 	if r.told > 0 && now.Sub(r.at) < refusedAgain {
@@ -62,8 +63,7 @@ func (t tallies) add(name string, x proc.Refusal, now time.Time) (tell *Refusal)
 	}
 	r.told, r.at = r.Count, now
 	r.Command = proc.Name(x.PID)
-	told := *r
-	return &told
+	return new(*r)
 }
 
 // rename moves the counts of a program to its new name.
@@ -128,11 +128,9 @@ func (a *AgentRefusals) Add(agent, template string, x proc.Refusal) {
 func (a *AgentRefusals) List() map[string][]Refusal {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := make(map[string][]Refusal, len(a.counts))
-	for template, kinds := range a.counts {
-		for _, r := range kinds {
-			out[template] = append(out[template], *r)
-		}
+	out := maps.Clone(a.counts)
+	for template, kinds := range out {
+		out[template] = slices.Clone(kinds)
 	}
 	return out
 }
@@ -141,10 +139,7 @@ func (a *AgentRefusals) List() map[string][]Refusal {
 func (s *System) Refusals(name string) []Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Refusal, 0, len(s.refusals[name]))
-	for _, r := range s.refusals[name] {
-		out = append(out, *r)
-	}
+	out := append([]Refusal{}, s.refusals[name]...)
 	slices.SortStableFunc(out, func(a, b Refusal) int { return cmp.Compare(b.Count, a.Count) })
 	return out
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -162,12 +163,7 @@ func (l *loop) remove(e *entry) {
 	e.dropWatches()
 	delete(l.entries, e.name)
 	maps.DeleteFunc(l.former, func(_ string, other *entry) bool { return other == e })
-	for i, other := range l.order {
-		if other == e {
-			l.order = append(l.order[:i:i], l.order[i+1:]...)
-			break
-		}
-	}
+	l.order = slices.DeleteFunc(slices.Clone(l.order), func(other *entry) bool { return other == e })
 	l.publishOrder()
 	names := append([]string{e.name}, e.former...)
 	l.crew.submit(e.lane, job{do: func() {

@@ -9,10 +9,10 @@ const fresh = time.Second
 // maxStrangers bounds how many processes without a program are remembered.
 const maxStrangers = 1024
 
-// resolve tells which run the process belongs to that had the pid at the time sent. A program may send a message before its start has
-// returned. So while a start is fresh, resolve checks a stranger again after that start has
-// returned. All other messages wait meanwhile. So a process that is known to belong to no program
-// (an agent's, a probe's) must not cause this wait again.
+// resolve tells which run the process belongs to that had the pid at the time sent. A program may
+// send a message before its start has returned. So while a start is fresh, resolve checks a
+// stranger again after that start has returned. All other messages wait meanwhile. So a process
+// that is known to belong to no program (an agent's, a probe's) must not cause this wait again.
 func (s *System) resolve(pid int, sent time.Time) (name string, run uint64, ok bool) {
 	came := time.Now()
 	for {

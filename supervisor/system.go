@@ -97,8 +97,7 @@ func NewSystem(cfg SystemConfig) *System {
 		s.warn(event.NotifySocketUnavailable, "", map[string]any{"error": err.Error()})
 	}
 	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe})
-	s.stopped.Add(1)
-	go s.readExits()
+	s.stopped.Go(s.readExits)
 	return s
 }
 

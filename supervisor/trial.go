@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,8 +54,6 @@ func (s *System) Try(ctx context.Context, spec *program.Spec, argv []string) (Tr
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	for _, r := range refused[""] {
-		out.Refused = append(out.Refused, *r)
-	}
+	out.Refused = slices.Clone(refused[""])
 	return out, nil
 }

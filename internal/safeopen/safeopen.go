@@ -1,10 +1,11 @@
 // Package safeopen owns the opening of files in directories that other users can change.
 //
 // agentinit runs as root and opens paths that a program partly owns: a log directory, an env_file,
-// the directory of a task, the termination log. O_NOFOLLOW protects only the last component (open(2)). If a directory above
-// it is replaced by a symbolic link, root opens a file anywhere. This package follows a symbolic
-// link only if root or agentinit's own user made it, in a directory that no other user can write.
-// It returns directories as descriptors, so that a later rename of a component has no effect.
+// the directory of a task, the termination log. O_NOFOLLOW protects only the last component
+// (open(2)). If a directory above it is replaced by a symbolic link, root opens a file anywhere.
+// This package follows a symbolic link only if root or agentinit's own user made it, in a directory
+// that no other user can write. It returns directories as descriptors, so that a later rename of a
+// component has no effect.
 //
 // It must never decide what a file is for, and never import another package of this module. If
 // agentinit does not run as root, this package follows links as the kernel does, because every

@@ -37,8 +37,7 @@ func toProgram(p supervisor.Status) api.Program {
 		out.Schedule = &api.Schedule{Paused: s.Paused, NextRun: s.NextRun, LastRun: s.LastRun, LastResult: s.LastResult}
 	}
 	if e := p.LastExit; e != nil {
-		exit := toExit(*e)
-		out.LastExit = &exit
+		out.LastExit = new(toExit(*e))
 	}
 	return out
 }

@@ -38,8 +38,9 @@ func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 	return len(b)
 }
 
-// archive keeps the rotated files of one path. The names (see internal/rotated) sort by age and never change. So a rotation takes one rename, however many
-// files there are, and it does not wait for a slow compressor.
+// archive keeps the rotated files of one path. The names (see internal/rotated) sort by age and
+// never change. So a rotation takes one rename, however many files there are, and it does not wait
+// for a slow compressor.
 type archive struct {
 	path     string
 	report   func(error)

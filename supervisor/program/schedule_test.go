@@ -41,7 +41,8 @@ func TestScheduleAcrossChangesOfTheClock(t *testing.T) {
 	}
 }
 
-// Where a zone neither skips a day nor changes by half an hour, the runs are those of the cron library with the zone itself.
+// Where a zone neither skips a day nor changes by half an hour, the runs are those of the cron
+// library with the zone itself.
 func TestScheduleSameAsTheLibrary(t *testing.T) {
 	for _, schedule := range []string{"*/7 * * * *", "30 1-3 * * *", "0 0 * * *", "15 2 * * sun", "0 12 1 */3 *", "0 0 31 * 1"} {
 		for _, name := range []string{"Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"} {
