@@ -135,7 +135,7 @@ func explainFile(path string, errno syscall.Errno) error {
 	case st.Mode()&0o111 == 0:
 		e.Err, e.Hint = errNotExec, "chmod +x it"
 	case errno == syscall.ENOENT || errno == syscall.ENOTDIR:
-		e.Err = &interpreterError{name: interpreter(path), cause: errno}
+		e.Err = noInterpreter(interpreter(path))
 	case errno == syscall.EACCES:
 		e.Hint = "its user may not execute it, or its file system is mounted noexec"
 	case errno == syscall.ENOEXEC:
@@ -144,18 +144,13 @@ func explainFile(path string, errno syscall.Errno) error {
 	return e
 }
 
-// interpreterError means that the file exists, but its interpreter does not. That is not "command
-// not found": a shell reports 126 here.
-type interpreterError struct {
-	name  string
-	cause error
-}
-
-func (e *interpreterError) Error() string {
-	if e.name == "" {
-		return "its interpreter does not exist"
+// noInterpreter says that the file exists, but its interpreter does not; name may be empty. That is
+// not "command not found": a shell reports 126 here. So the error does not wrap ENOENT.
+func noInterpreter(name string) error {
+	if name == "" {
+		return errors.New("its interpreter does not exist")
 	}
-	return "its interpreter " + e.name + " does not exist"
+	return fmt.Errorf("its interpreter %s does not exist", name)
 }
 
 // interpreter returns what the file's #! line or ELF header names.

@@ -265,9 +265,8 @@ func New(opts Options) (*Owner, error) {
 	go o.cgroups() // in parallel with the rest of the boot
 	// Before the first listing of children, so that no SIGCHLD is missed.
 	signal.Notify(o.sigchld, syscall.SIGCHLD)
-	o.loops.Add(2)
-	go o.reapLoop()
-	go o.sweepLoop()
+	o.loops.Go(o.reapLoop)
+	o.loops.Go(o.sweepLoop)
 	return o, nil
 }
 

@@ -21,7 +21,6 @@ const maxParked = 16384
 const reapBatch = 64
 
 func (o *Owner) reapLoop() {
-	defer o.loops.Done()
 	for {
 		o.drain()
 		o.score.active()
@@ -227,7 +226,7 @@ func (o *Owner) finish(p *process, left ...int) {
 		o.mainEnded(p, Exit{Time: time.Now(), Untold: true})
 	}
 	p.gone = true
-	delete(o.byID, p.id)
+	o.forget(p)
 	leaked := len(left)
 	if leaked == 0 {
 		o.releaseMark(p)
@@ -238,14 +237,8 @@ func (o *Owner) finish(p *process, left ...int) {
 	if o.bySID[p.pid] == p {
 		delete(o.bySID, p.pid)
 	}
-	for _, inode := range p.pipes {
-		if o.byPipe[inode] == p {
-			delete(o.byPipe, inode)
-		}
-	}
 	delete(o.lingering, p)
 	maps.DeleteFunc(o.seen, func(_ int, s seenTask) bool { return s.owner == p })
-	o.disown(p)
 	if p.cgroup != nil {
 		// The sweeper removes it, because that takes a lock which all cgroups of the machine share.
 		o.emptyCgroups = append(o.emptyCgroups, p.cgroup)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -117,8 +118,13 @@ func (o *Owner) unreserve(p *process) {
 	if p.pid != 0 {
 		return
 	}
-	delete(o.byID, p.id)
 	o.releaseMark(p)
+	o.forget(p)
+}
+
+// forget undoes reserve, except for the mark. The caller holds the mutex.
+func (o *Owner) forget(p *process) {
+	delete(o.byID, p.id)
 	for _, inode := range p.pipes {
 		if o.byPipe[inode] == p {
 			delete(o.byPipe, inode)
@@ -142,19 +148,8 @@ func (cr *Credential) isOurs() bool {
 		return true
 	}
 	ours, err := os.Getgroups()
-	if err != nil || len(ours) != len(cr.Groups) {
-		return false
-	}
-	have := map[int]bool{}
-	for _, g := range ours {
-		have[g] = true
-	}
-	for _, g := range cr.Groups {
-		if !have[int(g)] {
-			return false
-		}
-	}
-	return true
+	return err == nil && len(ours) == len(cr.Groups) &&
+		!slices.ContainsFunc(cr.Groups, func(g uint32) bool { return !slices.Contains(ours, int(g)) })
 }
 
 // execPatience is how long a new process may take until its exec. Another process may stop it; a

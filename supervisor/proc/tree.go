@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +100,6 @@ func (o *Owner) kickSweep() {
 
 // sweepLoop does what the reaper must not wait for: it reads about other processes.
 func (o *Owner) sweepLoop() {
-	defer o.loops.Done()
 	for {
 		select {
 		case <-o.sweepC:
@@ -407,32 +407,14 @@ func descendSlowly(roots []int) []task {
 }
 
 func alive(tasks []task) []task {
-	out := tasks[:0]
-	for _, t := range tasks {
-		if !t.dead() {
-			out = append(out, t)
-		}
-	}
-	return out
+	return slices.DeleteFunc(tasks, func(t task) bool { return t.dead() })
 }
 
 // inScope keeps the tasks that a signal with that scope is meant for.
 func (p *process) inScope(tasks []task, scope Scope) []task {
-	var out []task
-	for _, t := range tasks {
-		switch scope {
-		case ScopeProcess:
-			if t.pid != p.pid {
-				continue
-			}
-		case ScopeGroup:
-			if t.pgrp != p.pid {
-				continue
-			}
-		}
-		out = append(out, t)
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(tasks), func(t task) bool {
+		return scope == ScopeProcess && t.pid != p.pid || scope == ScopeGroup && t.pgrp != p.pid
+	})
 }
 
 // Members lists the pids of the living members of a started process, the process itself first while

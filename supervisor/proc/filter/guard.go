@@ -107,14 +107,11 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 		}
 		p.dispatch(c, g)
 	}
-	p.handlers(g)
+	p.processCalls(g)
+	p.limitCalls(g)
+	p.otherCalls(g)
 	p.label("target") // the accumulator holds a process or thread id
-	for _, r := range taskRanges(g) {
-		next := p.unique()
-		p.when(bpf.JumpLessThan, uint32(r[0]), next)
-		p.when(bpf.JumpLessOrEqual, uint32(r[1]), "deny")
-		p.label(next)
-	}
+	p.tasks(g)
 	p.label("allow")
 	p.ret(retAllow)
 	p.label("deny")
@@ -158,8 +155,9 @@ func (p *program) dispatch(c calls, g Guarded) {
 	p.search(ranges(handlers, true), math.MaxInt)
 }
 
-// handlers check the arguments. A pid is an int, so its upper half is ignored.
-func (p *program) handlers(g Guarded) {
+// processCalls checks the arguments of the calls whose first one names a process or a thread. A pid
+// is an int, so its upper half is ignored.
+func (p *program) processCalls(g Guarded) {
 	p.label("kill")
 	if len(g.Signals) > 0 {
 		other := p.unique()
@@ -191,31 +189,23 @@ func (p *program) handlers(g Guarded) {
 	}
 	p.label(asks)
 	p.load(low(1))
-	for _, r := range taskRanges(g) {
-		next := p.unique()
-		p.when(bpf.JumpLessThan, uint32(r[0]), next)
-		p.when(bpf.JumpLessOrEqual, uint32(r[1]), "deny")
-		p.label(next)
-	}
+	p.tasks(g)
 	p.label("first")
 	p.load(low(0))
 	p.jump("target")
+}
 
-	p.label("prlimit") // prlimit of another process: every thread id of agentinit names agentinit
+func (p *program) limitCalls(g Guarded) {
+	p.label("prlimit")
 	p.load(low(0))
-	own := p.unique()
-	p.when(bpf.JumpEqual, 0, own)
-	p.load(low(2))
-	p.when(bpf.JumpNotEqual, 0, "deny")
-	p.load(high(2))
-	p.when(bpf.JumpNotEqual, 0, "deny")
-	p.jump("allow")
-	p.label(own)
+	ask := p.unique()
+	p.when(bpf.JumpNotEqual, 0, ask) // every thread id of agentinit names agentinit
 	p.load(low(1))
 	p.when(bpf.JumpNotEqual, rlimitSigpending, "allow")
 	if g.Password != [2]uint64{} {
 		p.password(g.Password)
 	}
+	p.label(ask) // without a new limit
 	p.load(low(2))
 	p.when(bpf.JumpNotEqual, 0, "deny")
 	p.load(high(2))
@@ -225,7 +215,9 @@ func (p *program) handlers(g Guarded) {
 	p.load(low(0))
 	p.when(bpf.JumpEqual, rlimitSigpending, "deny")
 	p.jump("allow")
+}
 
+func (p *program) otherCalls(g Guarded) {
 	p.label("setpriority")
 	p.which(prioProcess, prioGroup, g)
 	p.label("ioprio")
@@ -277,6 +269,16 @@ func (p *program) password(words [2]uint64) {
 	}
 	p.jump("allow")
 	p.label(wrong)
+}
+
+// tasks denies the ids of agentinit's threads in the accumulator.
+func (p *program) tasks(g Guarded) {
+	for _, r := range taskRanges(g) {
+		next := p.unique()
+		p.when(bpf.JumpLessThan, uint32(r[0]), next)
+		p.when(bpf.JumpLessOrEqual, uint32(r[1]), "deny")
+		p.label(next)
+	}
 }
 
 // group denies the negative process group of agentinit.
