@@ -169,12 +169,10 @@ func (p Prober) files(a Artifact) (path string, err error) {
 func within[T any](ctx context.Context, limit time.Duration, f func() T) (result T, answered bool) {
 	ended := make(chan T, 1)
 	go func() { ended <- f() }()
-	late := time.NewTimer(limit)
-	defer late.Stop()
 	select {
 	case result = <-ended:
 		return result, true
-	case <-late.C:
+	case <-time.After(limit):
 	case <-ctx.Done():
 	}
 	return result, false

@@ -186,10 +186,8 @@ func (s *sentinelFile) unwatched(reason error) {
 
 // sleep waits for the pause, or until ctx ends.
 func sleep(ctx context.Context, pause time.Duration) {
-	t := time.NewTimer(pause)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(pause):
 	case <-ctx.Done():
 	}
 }

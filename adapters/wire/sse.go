@@ -147,10 +147,8 @@ func (f *follower) follow(ctx context.Context, res *http.Response, out chan<- Se
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

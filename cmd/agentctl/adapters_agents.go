@@ -199,7 +199,7 @@ func (c *cli) followAgent(ctx context.Context, id string) error {
 			if e.event == "stderr" {
 				w = c.stderr
 			}
-			fmt.Fprint(w, c.verbatim(text))
+			fmt.Fprint(w, c.tidy(text))
 		case "lagged":
 			line(c.stderr, "some output is lost")
 		case "exit":
@@ -217,18 +217,6 @@ func ending(code *int, signal string) string {
 		return "exit status " + strconv.Itoa(*code)
 	}
 	return printable(signal)
-}
-
-// verbatim returns text unchanged, but on a terminal it escapes control characters.
-func (c *cli) verbatim(text string) string {
-	if _, ok := terminal(c.stdout); !ok {
-		return text
-	}
-	lines := strings.Split(text, "\n")
-	for i, l := range lines {
-		lines[i] = printable(l)
-	}
-	return strings.Join(lines, "\n")
 }
 
 func newAgentKill(c *cli) *cobra.Command {

@@ -118,7 +118,7 @@ func newMemGet(c *cli, ns *string) *cobra.Command {
 		Use: "get KEY", Short: "Print a value", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, memPath(*ns, args[0]), nil, nil)
-			return show(c, raw, err, func(e entry) { fmt.Fprint(c.stdout, c.verbatim(e.Value)) })
+			return show(c, raw, err, func(e entry) { fmt.Fprint(c.stdout, c.tidy(e.Value)) })
 		},
 	}
 }

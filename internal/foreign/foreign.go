@@ -157,11 +157,9 @@ func (s *Server) Stop() {
 
 func (s *Server) halt() {
 	_ = s.cmd.Process.Signal(s.quit) // fails if the process has ended by itself
-	timer := time.NewTimer(stopLimit)
-	defer timer.Stop()
 	select {
 	case <-s.ended:
-	case <-timer.C:
+	case <-time.After(stopLimit):
 		_ = s.cmd.Process.Kill() // as above
 		<-s.ended
 	}

@@ -20,15 +20,12 @@ func (a *admission) room() bool {
 		if c, ok := a.idle.Silent(); ok {
 			c.Close()
 		}
-		again := time.NewTimer(idle.Patience / 10)
 		select {
 		case a.slots <- struct{}{}:
-			again.Stop()
 			return true
 		case <-a.ctx.Done():
-			again.Stop()
 			return false
-		case <-again.C:
+		case <-time.After(idle.Patience / 10):
 		}
 	}
 }

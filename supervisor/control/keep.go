@@ -97,10 +97,8 @@ func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 }
 
 func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

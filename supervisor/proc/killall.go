@@ -100,12 +100,10 @@ func (o *Owner) awaitNoChildren(wait time.Duration) bool {
 		o.noChildren()
 	}
 	o.mu.Unlock()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-none:
 		return true
-	case <-timer.C:
+	case <-time.After(wait):
 		return false
 	case <-o.stop:
 		return false
