@@ -262,16 +262,16 @@ func TestManagementKey(t *testing.T) {
 		{name: "blank", env: "  ", from: KeyGenerated},
 		{name: "environment", env: "from-the-environment", want: "from-the-environment", from: KeyFromEnvironment},
 		{name: "short", env: "short", want: "short", from: KeyFromEnvironment, note: true},
-		{name: "file", file: ptr(good + "\n"), mode: 0o600, want: good, from: KeyFromFile},
-		{name: "the operator's own", file: ptr("correct-horse-battery"), mode: 0o400, want: "correct-horse-battery", from: KeyFromFile},
-		{name: "group may read", file: ptr(good), mode: 0o660, want: good, from: KeyFromFile, note: true},
-		{name: "all may read", file: ptr(good), mode: 0o644, want: good, from: KeyFromFile, note: true},
-		{name: "empty", file: ptr(""), mode: 0o600, err: "fewer than 16"},
-		{name: "cut", file: ptr("abc"), mode: 0o600, err: "fewer than 16"},
-		{name: "binary", file: ptr(good + "\x00\xff"), mode: 0o600, err: "printable ASCII"},
-		{name: "two lines", file: ptr(good + "\n" + good), mode: 0o600, err: "printable ASCII"},
-		{name: "huge", file: ptr(strings.Repeat("x", maxKey+1)), mode: 0o600, err: "too large"},
-		{name: "unreadable", file: ptr(good), mode: 0o000, err: "permission", nonRoot: true},
+		{name: "file", file: new(good + "\n"), mode: 0o600, want: good, from: KeyFromFile},
+		{name: "the operator's own", file: new("correct-horse-battery"), mode: 0o400, want: "correct-horse-battery", from: KeyFromFile},
+		{name: "group may read", file: new(good), mode: 0o660, want: good, from: KeyFromFile, note: true},
+		{name: "all may read", file: new(good), mode: 0o644, want: good, from: KeyFromFile, note: true},
+		{name: "empty", file: new(""), mode: 0o600, err: "fewer than 16"},
+		{name: "cut", file: new("abc"), mode: 0o600, err: "fewer than 16"},
+		{name: "binary", file: new(good + "\x00\xff"), mode: 0o600, err: "printable ASCII"},
+		{name: "two lines", file: new(good + "\n" + good), mode: 0o600, err: "printable ASCII"},
+		{name: "huge", file: new(strings.Repeat("x", maxKey+1)), mode: 0o600, err: "too large"},
+		{name: "unreadable", file: new(good), mode: 0o000, err: "permission", nonRoot: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.nonRoot && os.Geteuid() == 0 {
@@ -319,8 +319,6 @@ func TestManagementKey(t *testing.T) {
 		})
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func TestTwoBoxesMakeOneKey(t *testing.T) {
 	r := testRoots(t)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -384,9 +385,7 @@ func (w *writer) check(host *box) {
 		return n == w.count("event.")
 	})
 	found := titles(host)
-	for kind, times := range kinds(host) {
-		found[kind] = times
-	}
+	maps.Copy(found, kinds(host))
 	everyItem(w.b, "/v1/memory/mesh", func(one item) { found[one.Key]++ })
 	for what := range w.acked {
 		if found[what] == 0 {

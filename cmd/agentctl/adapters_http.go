@@ -91,8 +91,8 @@ func notUTF8(v reflect.Value) (string, bool) {
 			}
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if text, ok := notUTF8(v.Field(i)); ok {
+		for _, field := range v.Fields() {
+			if text, ok := notUTF8(field); ok {
 				return text, true
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -67,9 +68,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	if err != nil {
 		return nil, usageError("--url %q is not a valid address: %v", c.url, err)
 	}
-	for name, values := range r.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, r.Header)
 	if err := c.authorize(req, signed); err != nil {
 		return nil, err
 	}

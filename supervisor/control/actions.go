@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -38,11 +39,11 @@ func postRun(s *Server, r *http.Request) (any, error) {
 
 func postStop(s *Server, r *http.Request) (any, error) {
 	out, err := s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, already: resting})
-	if result, ok := out.(api.ActionResult); ok {
-		result.Note = s.bootFails()
-		return result, err
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	out.Note = s.bootFails()
+	return out, nil
 }
 
 // bootFails gives the reason why the box ends: a required program can no longer become ready before
@@ -105,10 +106,11 @@ func (s *Server) meant(r *http.Request) (api.ActionRequest, []supervisor.Status,
 	return req, programs, w, err
 }
 
-func (s *Server) act(r *http.Request, a action) (any, error) {
+func (s *Server) act(r *http.Request, a action) (api.ActionResult, error) {
+	var none api.ActionResult
 	req, meant, w, err := s.meant(r)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	ask := a.ask
 	if req.All {
@@ -120,10 +122,10 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 		}
 	}
 	if req.All && a.name == "run" {
-		return nil, api.Errorf(api.CodeBadRequest, "run needs the names of programs")
+		return none, api.Errorf(api.CodeBadRequest, "run needs the names of programs")
 	}
 	if req.Rolling && a.name != "restart" {
-		return nil, api.Errorf(api.CodeBadRequest, "rolling is for restart")
+		return none, api.Errorf(api.CodeBadRequest, "rolling is for restart")
 	}
 	s.audit(r, a.name, map[string]any{"programs": namesOf(meant), "rolling": req.Rolling})
 	ctx, cancel := s.waitBound(r.Context(), time.Duration(req.TimeoutMS)*time.Millisecond)
@@ -170,9 +172,7 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 			continue
 		}
 		one := []supervisor.Status{p}
-		for name, e := range refusals(a.ask(ctx, p.Name), one) {
-			failures[name] = e
-		}
+		maps.Copy(failures, refusals(a.ask(ctx, p.Name), one))
 		s.await(ctx, w, returned, one, failures)
 		if failures[p.Name] != nil {
 			culprit = p.Name

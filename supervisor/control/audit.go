@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -30,9 +31,7 @@ func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
 	peer := peerOf(r.Context())
 	e := peerFields(peer)
 	e["action"] = action
-	for k, v := range fields {
-		e[k] = v
-	}
+	maps.Copy(e, fields)
 	s.publish(event.Info, EventChange, e)
 	s.record(r, audit.Entry{Action: action, Details: fields})
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -117,7 +118,7 @@ func checkQuery(raw string, params []param) error {
 		return api.Errorf(api.CodeBadRequest, "cannot read the query: %v", err)
 	}
 	for key, values := range q {
-		i := indexParam(params, key)
+		i := slices.IndexFunc(params, func(p param) bool { return p.Name == key })
 		if i < 0 {
 			return api.Errorf(api.CodeBadRequest, "unknown parameter %q: %s", key, paramNames(params))
 		}
@@ -138,15 +139,6 @@ func paramNames(params []param) string {
 		names[i] = p.Name
 	}
 	return "use " + strings.Join(names, ", ")
-}
-
-func indexParam(params []param, name string) int {
-	for i, p := range params {
-		if p.Name == name {
-			return i
-		}
-	}
-	return -1
 }
 
 // decodeLogs reads the query of logs. It does not resolve the names of programs.

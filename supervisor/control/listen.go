@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,12 +88,8 @@ func Listen(ctx context.Context, cfg SocketConfig) (socket *Socket, warning, err
 // unwritable tells a missing or read-only directory from all other failures. Only then the abstract
 // socket can help.
 func unwritable(err error) bool {
-	for _, cause := range []error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT} {
-		if errors.Is(err, cause) {
-			return true
-		}
-	}
-	return false
+	causes := []error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT}
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 }
 
 func listenAbstract(name string) (*Socket, error) {

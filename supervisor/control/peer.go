@@ -1,11 +1,13 @@
 package control
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,15 +40,7 @@ type Peer struct {
 
 // Member reports whether the peer is in the group.
 func (p Peer) Member(gid uint32) bool {
-	if p.GID == gid {
-		return true
-	}
-	for _, g := range p.Groups {
-		if g == gid {
-			return true
-		}
-	}
-	return false
+	return p.GID == gid || slices.Contains(p.Groups, gid)
 }
 
 // guest reports whether the peer counts as a process of a supervised program. A process that has
@@ -165,20 +159,12 @@ func startTime(pid int) string {
 	if err != nil {
 		return ""
 	}
-	_, rest, found := cutLast(string(data), ")")
-	fields := strings.Fields(rest)
-	if !found || len(fields) < 20 {
+	end := bytes.LastIndexByte(data, ')')
+	fields := strings.Fields(string(data[end+1:]))
+	if end < 0 || len(fields) < 20 {
 		return ""
 	}
 	return fields[19]
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
 }
 
 // peerGroups reads SO_PEERGROUPS (unix(7)), which x/sys has no function for.

@@ -170,7 +170,7 @@ func writeCgroup(dir, file, text string) error {
 func wordsOf(file string) map[string]bool {
 	text, err := os.ReadFile(file)
 	words := map[string]bool{}
-	for _, w := range strings.Fields(string(text)) {
+	for w := range strings.FieldsSeq(string(text)) {
 		words[w] = err == nil
 	}
 	return words

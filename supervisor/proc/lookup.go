@@ -75,7 +75,7 @@ func lookPath(c *Command) (string, error) {
 		}
 	}
 	var denied string
-	for _, dir := range strings.Split(path, ":") {
+	for dir := range strings.SplitSeq(path, ":") {
 		if dir == "" {
 			dir = "."
 		}

@@ -210,7 +210,7 @@ func readOwner(pid int) (uids, groups []int) {
 
 // numbers returns the words of a line that are numbers.
 func numbers(line string) (all []int) {
-	for _, f := range strings.Fields(line) {
+	for f := range strings.FieldsSeq(line) {
 		if n, err := strconv.Atoi(f); err == nil {
 			all = append(all, n)
 		}

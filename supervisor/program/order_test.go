@@ -221,9 +221,9 @@ func TestDiff(t *testing.T) {
 // TestDiffKnowsEveryField: for every field of Spec, diff.go must say what a change requires.
 func TestDiffKnowsEveryField(t *testing.T) {
 	spec := reflect.TypeFor[Spec]()
-	for i := range spec.NumField() {
-		if _, ok := effect[spec.Field(i).Name]; !ok {
-			t.Errorf("diff.go does not say what a change of %s takes", spec.Field(i).Name)
+	for field := range spec.Fields() {
+		if _, ok := effect[field.Name]; !ok {
+			t.Errorf("diff.go does not say what a change of %s takes", field.Name)
 		}
 	}
 	if len(effect) != spec.NumField() {

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -224,12 +225,7 @@ type ActionResult struct {
 
 // Failed reports whether the outcome of any program is an error.
 func (r ActionResult) Failed() bool {
-	for _, p := range r.Results {
-		if p.Error != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Results, func(p ProgramResult) bool { return p.Error != nil })
 }
 
 // ProgramResult is the outcome for one program. Changed is false if it already was in the requested
