@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -371,12 +372,7 @@ func orderedKeys(t map[string]any, m *mark) []string {
 	if m != nil && len(m.order) == len(t) {
 		return m.order
 	}
-	keys := make([]string, 0, len(t))
-	for k := range t {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(t))
 }
 
 func (d *Document) mark(keys ...string) *mark {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"slices"
@@ -53,17 +54,9 @@ func Effective(d *Document, env func(string) (string, bool), catalogue map[strin
 func (e *effective) programs(catalogue map[string]map[string]any) {
 	written, _ := e.d.Table("programs")
 	defaults, _ := e.d.Table("supervisor.defaults")
-	names := make([]string, 0, len(written)+len(catalogue))
-	for name := range written {
-		names = append(names, name)
-	}
-	for name := range catalogue {
-		if _, both := written[name]; !both {
-			names = append(names, name)
-		}
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(written)), maps.Keys(catalogue))
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) {
 		own, _ := written[name].(map[string]any)
 		merged := MergeProgram(defaults, catalogue[name], own)
 		replaced := map[string]bool{}
@@ -97,19 +90,18 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 func below(layers []layer, name string) []layer {
 	out := make([]layer, 0, len(layers))
 	for _, l := range layers {
-		if t, ok := l.table[name].(map[string]any); ok {
-			next := layer{source: l.source, table: t}
-			if l.keys != nil {
-				next.keys = append(slices.Clone(l.keys), name)
-			}
-			out = append(out, next)
-		} else if v, ok := l.table[name]; ok {
-			next := layer{source: l.source, table: map[string]any{"": v}}
-			if l.keys != nil {
-				next.keys = append(slices.Clone(l.keys), name)
-			}
-			out = append(out, next)
+		v, ok := l.table[name]
+		if !ok {
+			continue
 		}
+		next := layer{source: l.source}
+		if next.table, ok = v.(map[string]any); !ok {
+			next.table = map[string]any{"": v}
+		}
+		if l.keys != nil {
+			next.keys = append(slices.Clone(l.keys), name)
+		}
+		out = append(out, next)
 	}
 	return out
 }
@@ -185,7 +177,7 @@ func (e *effective) override(s *shape) (text, name string, ok bool) {
 		if err != nil {
 			return "", "", false // a listener that the manifest switches off stays off
 		}
-		return net.JoinHostPort(orElse(strings.Trim(h, "[]"), oldHost), orElse(p, oldPort)), s.env, true
+		return net.JoinHostPort(cmp.Or(strings.Trim(h, "[]"), oldHost), cmp.Or(p, oldPort)), s.env, true
 	}
 	v, _ := e.env(s.env)
 	return v, s.env, v != ""
@@ -214,13 +206,6 @@ func (e *effective) listen(s *shape) string {
 	}
 	text, _ := s.value.(string)
 	return text
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 func (e *effective) add(path []string, s *shape, v any, source, detail string) {

@@ -54,7 +54,6 @@ func marshalPlain(v any) ([]byte, error) {
 // JSONSchema is the JSON Schema (draft-07) of the manifest, indented. It covers every check of the
 // validator except two: it accepts a float at an integer key (9090.0), and it cannot express the
 // form of some strings as a pattern.
-// (9090.0) is wrong here, and some strings have a form that no pattern states.
 var JSONSchema = sync.OnceValue(func() []byte {
 	root := object{
 		{"$schema", "http://json-schema.org/draft-07/schema#"},

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,12 +76,7 @@ func child(at reflect.Value, name string) (reflect.Value, bool) {
 // Holds reports whether all conditions hold. The forms are "a.b" (is true), "!a.b" (is not true),
 // "a.b = x | y" and "a.b != x | y". A path that does not exist is not true and equals no value.
 func (v View) Holds(conditions []string) bool {
-	for _, c := range conditions {
-		if !v.holds(c) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(conditions, func(c string) bool { return !v.holds(c) })
 }
 
 func (v View) holds(condition string) bool {

@@ -381,13 +381,7 @@ func (w *cluster) tmpfsName(path string) string {
 }
 
 func (w *cluster) claimed() []Mount {
-	var out []Mount
-	for _, m := range w.Mounts {
-		if m.Target != "/etc/agentbox.toml" {
-			out = append(out, m)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(w.Mounts), func(m Mount) bool { return m.Target == "/etc/agentbox.toml" })
 }
 
 func (w *cluster) volumeMounts() []any {
