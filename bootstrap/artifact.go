@@ -287,7 +287,7 @@ func (p Prober) run(ctx context.Context, a Artifact) error {
 	defer cancel()
 	// Without cancel: the runner returns when ctx ends, with the reason.
 	err, answered := within(context.WithoutCancel(ctx), timeout+runnerGrace, func() error {
-		argv := append([]string(nil), a.Command...)
+		argv := slices.Clone(a.Command)
 		if found, err := p.locate(argv[0]); err == nil {
 			argv[0] = found
 		}

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -298,7 +299,7 @@ func (b *Boot) Records() []Record { return b.journal.Records() }
 func (b *Boot) Artifacts() []ArtifactResult {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]ArtifactResult(nil), b.results...)
+	return slices.Clone(b.results)
 }
 
 // Sealed returns the seal and the time from the start to the seal. ok is false before the seal.

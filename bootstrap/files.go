@@ -11,9 +11,6 @@ import (
 	"syscall"
 )
 
-// errInvalid is fsync's error for a file that cannot be synced (fsync(2)).
-const errInvalid = syscall.EINVAL
-
 // randomHex returns 2n random hexadecimal digits.
 func randomHex(n int) string {
 	b := make([]byte, n)

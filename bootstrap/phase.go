@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -107,7 +108,7 @@ func newJournal(phases []Phase) *journal {
 func (j *journal) Records() []Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	out := append([]Record(nil), j.records...)
+	out := slices.Clone(j.records)
 	for i := range out {
 		if out[i].Status == StatusRunning {
 			out[i].Duration = time.Since(out[i].Started)

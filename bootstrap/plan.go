@@ -2,7 +2,6 @@ package bootstrap
 
 import (
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -61,23 +60,7 @@ func credentialOf(p *plan.Program, users *Users) (*program.Credential, error) {
 		return &id.Credential, err
 	}
 	c := &program.Credential{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	if p.Group != "" {
-		gid, err := users.group(p.Group)
-		if err != nil {
-			return nil, err
-		}
-		c.GID = gid
-	}
-	for _, g := range p.Groups {
-		gid, err := users.group(g)
-		if err != nil {
-			return nil, err
-		}
-		c.Groups = append(c.Groups, gid)
-	}
-	slices.Sort(c.Groups)
-	c.Groups = slices.Compact(c.Groups)
-	return c, nil
+	return c, users.setGroups(c, p.Group, p.Groups)
 }
 
 func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Finding {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -174,7 +175,7 @@ func syncDir(r *os.Root, dir string) error {
 		return err
 	}
 	err = d.Sync()
-	if errors.Is(err, errInvalid) {
+	if errors.Is(err, syscall.EINVAL) { // fsync(2): this kind of file cannot be synced
 		err = nil
 	}
 	return errors.Join(err, d.Close())

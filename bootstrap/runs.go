@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -69,7 +70,7 @@ func (r *recorder) settle() {
 func (r *recorder) Runs() []Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Run(nil), r.runs...)
+	return slices.Clone(r.runs)
 }
 
 func (r *recorder) follow(ctx context.Context) {

@@ -195,7 +195,7 @@ func WriteTerminationReport(path string, render func() []byte) (written bool, er
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
 	err = f.Truncate(0)
-	if errors.Is(err, errInvalid) { // a FIFO or a device cannot be truncated
+	if errors.Is(err, syscall.EINVAL) { // a FIFO or a device cannot be truncated
 		err = nil
 	}
 	if err = errors.Join(err, writeNow(f, render()), f.Close()); err != nil {

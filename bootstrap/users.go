@@ -126,24 +126,32 @@ func (u *Users) Resolve(userSpec, groupSpec string, extra []string) (Identity, e
 		return Identity{}, err
 	}
 	id := Identity{Credential: program.Credential{UID: who.uid, GID: who.gid}, Name: who.name, Home: who.home}
-	if groupSpec != "" {
-		if id.Credential.GID, err = u.group(groupSpec); err != nil {
-			return Identity{}, err
-		}
-	}
 	if extra == nil && known {
 		id.Credential.Groups = slices.Clone(u.members[who.name])
+	}
+	if err := u.setGroups(&id.Credential, groupSpec, extra); err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+// setGroups makes first the group of the credential, unless it is empty, and adds the extra groups.
+func (u *Users) setGroups(c *program.Credential, first string, extra []string) (err error) {
+	if first != "" {
+		if c.GID, err = u.group(first); err != nil {
+			return err
+		}
 	}
 	for _, g := range extra {
 		gid, err := u.group(g)
 		if err != nil {
-			return Identity{}, err
+			return err
 		}
-		id.Credential.Groups = append(id.Credential.Groups, gid)
+		c.Groups = append(c.Groups, gid)
 	}
-	slices.Sort(id.Credential.Groups)
-	id.Credential.Groups = slices.Compact(id.Credential.Groups)
-	return id, nil
+	slices.Sort(c.Groups)
+	c.Groups = slices.Compact(c.Groups)
+	return nil
 }
 
 func (u *Users) user(spec string) (user, bool, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -105,14 +106,9 @@ func envHints(_ context.Context, b *Boot) (Outcome, error) {
 
 // hintFile is a shell file that exports the variables, sorted by name.
 func hintFile(variables map[string]string) string {
-	names := make([]string, 0, len(variables))
-	for name := range variables {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	var b strings.Builder
 	b.WriteString("# Written by agentinit at boot; changes are lost.\n")
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		if schema.VariableName(name) {
 			fmt.Fprintf(&b, "export %s=%s\n", name, escape.Shell(variables[name]))
 		}

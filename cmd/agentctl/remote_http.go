@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -110,26 +109,19 @@ func (c *cli) authorize(req *http.Request, body []byte) error {
 
 // signingKey reads the nsec. An error never quotes it.
 func (c *cli) signingKey() (*identity.Key, error) {
+	from, text := envNsec, ""
 	if c.nostr == "-" {
-		text, _ := c.lookupEnv(envNsec)
-		key, err := identity.ParseKey(strings.TrimSpace(text))
+		text, _ = c.lookupEnv(envNsec)
+	} else {
+		raw, err := readAtMost(c.nostr, maxKeyFile)
 		if err != nil {
-			return nil, usageError("%s holds no nsec: %v", envNsec, err)
+			return nil, &exitError{exitFailure, fmt.Errorf("cannot read the key in %s: %w", c.nostr, err)}
 		}
-		return key, nil
+		from, text = c.nostr, string(raw)
 	}
-	f, err := os.Open(c.nostr)
+	key, err := identity.ParseKey(strings.TrimSpace(text))
 	if err != nil {
-		return nil, &exitError{exitFailure, fmt.Errorf("cannot read the key: %w", err)}
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
-	if err != nil {
-		return nil, &exitError{exitFailure, fmt.Errorf("cannot read the key: %w", err)}
-	}
-	key, err := identity.ParseKey(strings.TrimSpace(string(text)))
-	if err != nil {
-		return nil, usageError("%s holds no nsec: %v", c.nostr, err)
+		return nil, usageError("%s holds no nsec: %v", from, err)
 	}
 	return key, nil
 }

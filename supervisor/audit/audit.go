@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,10 +141,8 @@ func (l *Log) Lines(since uint64) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.lines)
-	if newer := l.seq - min(since, l.seq); newer < uint64(n) {
-		return append([][]byte(nil), l.lines[n-int(newer):]...)
-	}
-	return append([][]byte(nil), l.lines...)
+	newer := min(l.seq-min(since, l.seq), uint64(n))
+	return slices.Clone(l.lines[n-int(newer):])
 }
 
 // write runs in the only goroutine that uses the file, while there are lines to write.
