@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -167,10 +168,8 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 		return
 	}
 	text, isString := value.(string)
-	for _, e := range s.enum {
-		if isString && e == text {
-			return
-		}
+	if isString && slices.Contains(s.enum, text) {
+		return
 	}
 	hint := retiredValues[text]
 	if near, ok := Nearest(text, s.enum); ok && hint == "" {

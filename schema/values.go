@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -248,10 +249,8 @@ func parseNeed(s string) (Need, error) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !isDigits(s[i+1:]) {
 		name, cond = s[:i], s[i+1:]
 	}
-	for _, c := range needConditions {
-		if c == cond && name != "" {
-			return Need{Program: name, Condition: cond}, nil
-		}
+	if name != "" && slices.Contains(needConditions, cond) {
+		return Need{Program: name, Condition: cond}, nil
 	}
 	return Need{}, errors.New(`a program name, alone or followed by ":started", ":ready" or ":completed"`)
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -77,13 +78,6 @@ const lowerLetters = "abcdefghijklmnopqrstuvwxyz"
 // escape turns a text into one line without control characters. Text that is escaped already stays
 // unchanged.
 func escape(s string) string {
-	clean := true
-	for _, r := range s {
-		clean = clean && strconv.IsPrint(r)
-	}
-	if clean && utf8.ValidString(s) {
-		return s
-	}
 	var b strings.Builder
 	for i := 0; i < len(s); {
 		r, n := utf8.DecodeRuneInString(s[i:])
@@ -114,32 +108,12 @@ func Describe(v any) string {
 			s += ".0"
 		}
 		return s
-	case []any:
-		return "an array"
-	case map[string]any:
-		return "a table"
 	}
-	return "a date or time"
+	return typeName(v)
 }
 
 // typeName is the type of a value in words.
-func typeName(v any) string {
-	switch v.(type) {
-	case string:
-		return "a string"
-	case bool:
-		return "a boolean"
-	case int64:
-		return "an integer"
-	case float64:
-		return "a float"
-	case []any:
-		return "an array"
-	case map[string]any:
-		return "a table"
-	}
-	return "a date or time"
-}
+func typeName(v any) string { return cmp.Or(kindOf(v).String(), "a date or time") }
 
 func (k kind) String() string {
 	var names []string

@@ -218,12 +218,8 @@ func (r *resolver) off(s *source, merged map[string]any) string {
 
 // freeNames reports whether a path is in a table with free names as keys.
 func freeNames(path string) bool {
-	for _, table := range []string{"providers.", "programs.", "templates."} {
-		if strings.HasPrefix(path, table) {
-			return true
-		}
-	}
-	return false
+	table, _, below := strings.Cut(path, ".")
+	return below && slices.Contains([]string{"providers", "programs", "templates"}, table)
 }
 
 func isBool(v any) bool {

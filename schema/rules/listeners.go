@@ -120,12 +120,7 @@ func localPort(text string) int64 {
 func reportedElsewhere(d *schema.Document, a, b listener) bool {
 	ruled := []string{metricsPort, filterPort, relayPort}
 	for _, l := range []listener{a, b} {
-		if slices.Contains(ruled, l.path) && d.Has(l.path) && slices.ContainsFunc(reservedPorts, func(r struct {
-			port  int64
-			label string
-		}) bool {
-			return r.port == l.port
-		}) {
+		if slices.Contains(ruled, l.path) && d.Has(l.path) && slices.ContainsFunc(reservedPorts, func(r reservedPort) bool { return r.port == l.port }) {
 			return true
 		}
 	}

@@ -6,11 +6,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// reservedPorts are ports that no other key may use.
-var reservedPorts = []struct {
+// reservedPort is a port that no other key may use.
+type reservedPort struct {
 	port  int64
 	label string
-}{{5901, "desktop VNC"}, {8080, "code-server"}, {8484, "solid-pod-rs"}, {9090, "management-api"}}
+}
+
+var reservedPorts = []reservedPort{{5901, "desktop VNC"}, {8080, "code-server"}, {8484, "solid-pod-rs"}, {9090, "management-api"}}
 
 const (
 	metricsPort = "observability.metrics_port"
