@@ -16,11 +16,7 @@ import (
 // A process can send a fault signal such as SIGSEGV with kill(2). agentinit ignores every fault
 // signal that was sent.
 func TestSentFaultsAreIgnored(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	for _, s := range []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGABRT, syscall.SIGTRAP, syscall.SIGSYS} {
 		b.signal(s)
@@ -28,24 +24,16 @@ required = true
 			t.Errorf("after %v: %d %s", s, status, body)
 		}
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // A TERM at any moment of the boot causes a clean shutdown.
 func TestTermDuringTheBoot(t *testing.T) {
 	for _, name := range []string{"BootstrapStarted", "PhaseStarted", "RuntimeClosureValidated", "BootstrapSealStarted", "ProgramStateChanged"} {
 		t.Run(name, func(t *testing.T) {
-			b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+			b := boot(t, asPID1, onlyWeb)
 			b.event(name)
-			if code := b.stop(); code != 0 {
-				t.Errorf("ended with %d", code)
-			}
+			b.stopsWell()
 		})
 	}
 }
@@ -105,11 +93,7 @@ func fullPipe(t *testing.T) *os.File {
 
 // If the manifest has become invalid, SIGHUP and apply change nothing in the box.
 func TestInvalidManifestOnHangup(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	before := b.programs()["web"]
 	b.write("[programs.web]\ncommand = 7\nneeds = ['nosuch']\n")
@@ -133,11 +117,7 @@ required = true
 // If the client of an apply goes away, the box completes the apply. Until then, the box reports the
 // checksum of the old manifest.
 func TestApplyWithoutItsCaller(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	checksum := func() string {
 		_, text := b.get("/v1/meta")
@@ -174,9 +154,7 @@ required = true
 	if out := b.mustCtl("apply", "--dry-run"); !strings.Contains(out, "unchanged") {
 		t.Errorf("web is not what the manifest says: %s", out)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // apply lists the settings that a running box cannot change.
@@ -205,9 +183,7 @@ command = ["sh", "-c", "rm CONTROL; exec sleep 1000"]
 				t.Errorf("told %v", e)
 			}
 			b.mustCtl("version")
-			if code := b.stop(); code != 0 {
-				t.Errorf("ended with %d", code)
-			}
+			b.stopsWell()
 		})
 	}
 }
@@ -215,11 +191,7 @@ command = ["sh", "-c", "rm CONTROL; exec sleep 1000"]
 // If a live agentinit already uses the directory, a second agentinit is refused before it changes
 // anything there.
 func TestSecondInTheSamePlace(t *testing.T) {
-	b := boot(t, unprivileged, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, unprivileged, onlyWeb)
 	b.sealed()
 	before, err := os.Stat(b.sentinel())
 	if err != nil {
@@ -305,7 +277,5 @@ logs = { to = "file", path = "/var/log/web.log", max_bytes = 65536, backups = 2 
 	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

@@ -257,7 +257,5 @@ orchestrator = "local-process-manager"
 		}
 	})
 	waitFor(t, "nothing is left of 500 agents", func() bool { return len(descendants(init)) == 0 })
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

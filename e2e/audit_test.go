@@ -10,11 +10,7 @@ import (
 
 // The audit record names who made each request. `audit --verify` detects a changed record.
 func TestAudit(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	b.mustCtl("restart", "web")
 	b.signal(syscall.SIGUSR2)
@@ -34,7 +30,5 @@ required = true
 	if out, code := b.ctl("audit", "--verify"); code != 1 || !strings.Contains(out, "was changed") {
 		t.Errorf("altered: %d %s", code, out)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

@@ -367,6 +367,14 @@ func (b *box) stop() int {
 	return b.ended()
 }
 
+// stopsWell stops the box, which must end with status 0.
+func (b *box) stopsWell() {
+	b.t.Helper()
+	if code := b.stop(); code != 0 {
+		b.t.Errorf("ended with %d", code)
+	}
+}
+
 func (b *box) socket() string { return filepath.Join(b.dir, "run/agentbox/agentinit.sock") }
 
 func (b *box) sentinel() string { return filepath.Join(b.dir, "run/agentbox/bootstrap.done") }
@@ -480,8 +488,7 @@ func (b *box) hostPIDs() map[int]int {
 	return all
 }
 
-func descendants(pid int) []int {
-	var all []int
+func children(pid int) (all []int) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, f := range files {
 		data, err := os.ReadFile(f)
@@ -490,17 +497,23 @@ func descendants(pid int) []int {
 		}
 		for word := range strings.FieldsSeq(string(data)) {
 			if child, err := strconv.Atoi(word); err == nil {
-				all = append(append(all, child), descendants(child)...)
+				all = append(all, child)
 			}
 		}
 	}
 	return all
 }
 
-// zombies counts the dead below pid that nobody has reaped.
-func zombies(pid int) int {
-	n := 0
-	for _, p := range descendants(pid) {
+func descendants(pid int) (all []int) {
+	for _, child := range children(pid) {
+		all = append(append(all, child), descendants(child)...)
+	}
+	return all
+}
+
+// zombies counts the dead among the processes that nobody has reaped.
+func zombies(pids []int) (n int) {
+	for _, p := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
 		if err == nil && strings.Contains(string(stat), ") Z ") {
 			n++

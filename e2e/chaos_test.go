@@ -102,9 +102,7 @@ func TestChaos(t *testing.T) {
 	c.calm()
 	c.account(before)
 	t.Logf("%d turns; leaders killed: %v; before %+v, after %+v", c.turn, c.kills, before, c.footprint())
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // killLeader kills the leader of a required program and waits for its next run.
@@ -242,26 +240,8 @@ func (c *chaos) calm() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	waitFor(c.t, "no zombie of agentinit's is left", func() bool { return ownZombies(init) == 0 })
-}
-
-// ownZombies counts the zombies that are direct children of the process. A program must reap its
-// own children.
-func ownZombies(pid int) (n int) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, file := range files {
-		children, err := os.ReadFile(file)
-		if err != nil {
-			continue // that thread has ended
-		}
-		for child := range strings.FieldsSeq(string(children)) {
-			stat, err := os.ReadFile("/proc/" + child + "/stat")
-			if err == nil && strings.Contains(string(stat), ") Z ") {
-				n++
-			}
-		}
-	}
-	return n
+	// A program must reap its own children.
+	waitFor(c.t, "no zombie of agentinit's is left", func() bool { return zombies(children(init)) == 0 })
 }
 
 // footprint holds the resources of agentinit that must not grow.

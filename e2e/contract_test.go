@@ -36,9 +36,7 @@ func started(t testing.TB, slots string) *box {
 	t.Helper()
 	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+slots)
 	t.Cleanup(func() {
-		if code := b.stop(); code != 0 {
-			t.Errorf("the box ended with %d", code)
-		}
+		b.stopsWell()
 	})
 	return b
 }

@@ -38,7 +38,5 @@ restart = "never"
 	if p := b.programs()["web"]; p.State != "RUNNING" {
 		t.Errorf("web is %+v", p)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

@@ -21,11 +21,7 @@ func TestTermAtTheFirstInstruction(t *testing.T) {
 	}{{"pid 1", asPID1}, {"unprivileged", unprivileged}} {
 		t.Run(mode.name, func(t *testing.T) {
 			for range 20 {
-				b := boot(t, mode.how, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+				b := boot(t, mode.how, onlyWeb)
 				pid := b.catching(syscall.SIGTERM)
 				if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 					t.Fatal(err)

@@ -81,9 +81,7 @@ func TestKernelGivesNoMoreMemory(t *testing.T) {
 			if now := b.programs()["web"]; now.State != "RUNNING" || now.PID == was.PID {
 				t.Errorf("after the restart, web is %+v, was %+v", now, was)
 			}
-			if code := b.stop(); code != 0 {
-				t.Errorf("ended with %d", code)
-			}
+			b.stopsWell()
 		})
 	}
 }

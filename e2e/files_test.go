@@ -46,11 +46,7 @@ required = true
 // A program of agentinit's own user puts a FIFO in the place of the runtime directory. The control
 // socket and the seal come back, and the box ends.
 func TestAFIFOInPlaceOfTheRuntimeDirectory(t *testing.T) {
-	b := boot(t, sameUser, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, sameUser, onlyWeb)
 	b.sealed()
 	dir := filepath.Dir(b.socket())
 	fifo := filepath.Join(b.dir, "fifo")

@@ -99,18 +99,12 @@ required = true
 	if status, body, err := get(port, "/livez"); err != nil || status != 200 {
 		t.Errorf("/livez: %d %s %v", status, body, err)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // If the sentinel is removed or altered, the box stays sealed and restores the sentinel.
 func TestSentinelIsRestored(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	path := b.sentinel()
 	sealed, err := os.ReadFile(path)
@@ -190,9 +184,7 @@ autostart = false
 	waitFor(t, fmt.Sprintf("no more than the %d descriptors of before are open", before), func() bool {
 		return b.descriptors() <= before+10
 	})
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // agentinit accepts notifications of a program for that program only, whatever pid the program
@@ -219,9 +211,7 @@ needs = ["silent:started"]
 	if silent.State != "STARTING" || strings.Contains(silent.Reason, "forged") {
 		t.Errorf("taken for ready by somebody else's word: %+v", silent)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // talk sends bytes and returns the first line of the answer, or "" if the server closes the
@@ -247,11 +237,7 @@ func talk(t testing.TB, port int, send string, half bool) string {
 
 // Malformed HTTP gets an error or a closed connection, and both ports go on serving.
 func TestHostileHTTP(t *testing.T) {
-	b := boot(t, asPID1, header+`
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+	b := boot(t, asPID1, onlyWeb)
 	b.sealed()
 	const get = "GET /livez HTTP/1.1\r\nHost: x\r\n"
 	for _, port := range []int{b.port, b.metrics} {
@@ -287,9 +273,7 @@ required = true
 	if status, body := b.get("/livez"); status != 200 {
 		t.Errorf("/livez: %d %s", status, body)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // Programs open 10,000 connections to the listeners. PID 1 keeps the descriptors that it needs for
@@ -338,9 +322,7 @@ autostart = false
 		}
 		return again == len(before)
 	})
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }
 
 // No deadline and no age is computed from the time since the machine started or from the time of
@@ -372,7 +354,5 @@ restart_limit = { count = 3, window = "1m" }
 	if _, metrics := b.get("/metrics"); !strings.Contains(metrics, `agentinit_program_up{program="web"} 1`) {
 		t.Errorf("/metrics: %.400s", metrics)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

@@ -166,7 +166,5 @@ restart = "never"
 	if now := b.programs()["web"]; now != was {
 		t.Errorf("web was %+v, is %+v", was, now)
 	}
-	if code := b.stop(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	b.stopsWell()
 }

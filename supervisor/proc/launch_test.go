@@ -209,11 +209,7 @@ func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 // start after the storm succeeds.
 func TestPID1StopStorm(t *testing.T) {
 	bin := built.Path(t)
-	inside, out, failed := asPID1(t)
-	if !inside {
-		if failed {
-			t.Errorf("as PID 1:\n%s", out)
-		}
+	if !insidePID1(t) {
 		return
 	}
 	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {

@@ -49,6 +49,17 @@ func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, faile
 	return false, string(out), err != nil
 }
 
+// insidePID1 returns true in the process that is PID 1. In the first process, it reports the failure
+// of that process.
+func insidePID1(t *testing.T) bool {
+	t.Helper()
+	inside, out, failed := asPID1(t)
+	if failed {
+		t.Errorf("as PID 1:\n%s", out)
+	}
+	return inside
+}
+
 // zombies counts the processes of the namespace in state Z.
 func zombies(t *testing.T) int {
 	t.Helper()
@@ -75,12 +86,8 @@ const reapingOff = "AGENTINIT_TEST_NO_REAPING"
 // is lost and no zombie stays. Without reaping, the same test must fail.
 func TestPID1ReapsOrphans(t *testing.T) {
 	bin := built.Path(t)
-	inside, out, failed := asPID1(t)
-	if !inside {
-		if failed {
-			t.Errorf("as PID 1:\n%s", out)
-		}
-		_, out, failed = asPID1(t, reapingOff+"=1")
+	if !insidePID1(t) {
+		_, out, failed := asPID1(t, reapingOff+"=1")
 		if !failed || !strings.Contains(out, "zombies") {
 			t.Errorf("with reaping off the test is not red:\n%s", out)
 		}
@@ -149,11 +156,7 @@ func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
 // Trivial programs get 2,000 kill -9 from outside the Owner. Each kill is noticed with the right
 // signal, and not as a kill of the Owner.
 func TestPID1KillNine(t *testing.T) {
-	inside, out, failed := asPID1(t)
-	if !inside {
-		if failed {
-			t.Errorf("as PID 1:\n%s", out)
-		}
+	if !insidePID1(t) {
 		return
 	}
 	o := newOwner(t, Options{})
@@ -200,11 +203,7 @@ func TestPID1KillNine(t *testing.T) {
 // TestPID1KillAll ends programs of many kinds.
 func TestPID1KillAll(t *testing.T) {
 	bin := built.Path(t)
-	inside, out, failed := asPID1(t)
-	if !inside {
-		if failed {
-			t.Errorf("as PID 1:\n%s", out)
-		}
+	if !insidePID1(t) {
 		return
 	}
 	o := newOwner(t, Options{})

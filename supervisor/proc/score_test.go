@@ -91,12 +91,8 @@ const keeperOff = "AGENTINIT_TEST_NO_KEEPER"
 // the score is restored. No process is started or reaped meanwhile. Without the keeper, the same
 // test must fail.
 func TestPID1ScoreStays(t *testing.T) {
-	inside, out, failed := asPID1(t)
-	if !inside {
-		if failed {
-			t.Errorf("as PID 1:\n%s", out)
-		}
-		_, out, failed = asPID1(t, keeperOff+"=1")
+	if !insidePID1(t) {
+		_, out, failed := asPID1(t, keeperOff+"=1")
 		if !failed || !strings.Contains(out, "stays raised") {
 			t.Errorf("with the keeper off the test is not red:\n%s", out)
 		}
