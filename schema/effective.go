@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Setting is one effective value and its source.
@@ -68,6 +70,7 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 		layers := []layer{
 			{"file", own, []string{"programs", name}},
 			{"catalogue", catalogue[name], nil},
+			{"default", ScheduleDefaults(merged, catalogue[name], own), nil},
 			{"file", defaults, []string{"supervisor", "defaults"}},
 			// Its default depends on other keys.
 			{"default", map[string]any{"start_timeout": decodeProgram(merged).StartTimeout.String()}, nil},
@@ -84,6 +87,21 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 			}
 		}
 	}
+}
+
+// ScheduleDefaults returns the defaults of a schedule that differ from those of other programs: its
+// next attempt is its next scheduled run. There are none if one of its own tables asks for restarts.
+// [supervisor.defaults] is not one of them, because it is meant for services.
+func ScheduleDefaults(merged map[string]any, own ...map[string]any) map[string]any {
+	asks := slices.ContainsFunc(own, func(table map[string]any) bool {
+		_, restart := table["restart"]
+		_, retries := table["start_retries"]
+		return restart || retries
+	})
+	if merged["type"] != string(program.Schedule) || asks {
+		return nil
+	}
+	return map[string]any{"restart": string(program.RestartNever)}
 }
 
 // below returns the value of one key in every layer that has it.

@@ -298,6 +298,14 @@ type Relay struct {
 	InfoContact     string   `toml:"info_contact"`
 }
 
+// maxRetentionDays is a hundred years. A time of more than 292 years overflows a time.Duration, and
+// what is to be kept would be deleted.
+const maxRetentionDays = 36500
+
+// KeptDays is how long events without an expiration are kept; 0 means for ever. The older manifest
+// has no limit for retention_days, so a longer time is shortened and not refused.
+func (r Relay) KeptDays() int { return int(min(r.RetentionDays, maxRetentionDays)) }
+
 // Operator is [sovereign_mesh.operator]: the owner of the box.
 type Operator struct {
 	PubkeyHex   string   `toml:"pubkey_hex"`

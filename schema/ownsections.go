@@ -1,6 +1,9 @@
 package schema
 
 import (
+	"errors"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -130,13 +133,20 @@ func stopShape() *shape {
 	return s.formOf(decodes[StopLadder]).def([]any{"TERM " + asRead(program.DefaultStopWait).(string), "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
 }
 
+func decodesVariables(v any) error {
+	if _, err := path.Match(v.(string), ""); err != nil || strings.Contains(v.(string), "=") {
+		return errors.New(`the name of a variable, or a pattern of names such as "LC_*"`)
+	}
+	return nil
+}
+
 func decodesStep(v any) error {
 	_, err := ParseStopStep(v.(string))
 	return err
 }
 
 func passShape() *shape {
-	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets (a name that ends in TOKEN, SECRET, PASSWORD, KEY or the like, or that providers, slots, log collectors and [api.keys] name), \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty()}
+	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets (a name that ends in TOKEN, SECRET, PASSWORD, KEY or the like, or that providers, slots, log collectors and [api.keys] name), \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty().formOf(decodesVariables)}
 	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
 }
 
@@ -226,7 +236,7 @@ func limitsShape() *shape {
 		field("memory", bytes("Memory of the program, bytes, by its cgroup: above the soft limit the kernel takes memory back, at the hard one it kills. Without a writable cgroup v2 each process gets it as limit of its data (RLIMIT_DATA).")),
 		field("nproc", count("Processes of the user.")),
 		field("core", bytes("Core file, bytes.")),
-		field("as", bytes("Address space, bytes.")),
+		field("as", bytes("Address space, bytes; at least 128KiB.").formOf(decodes[addressSpace])),
 		field("cpu", limit("CPU time, seconds.").eg(3600, "unlimited")),
 		field("fsize", bytes("File size, bytes.")),
 		field("memlock", bytes("Locked memory, bytes.")),
@@ -244,13 +254,16 @@ func guardShape() *shape {
 
 func sandboxShape() *shape {
 	ports := func(doc string) *shape { return list(doc, integer("").between(0, 65535)) }
+	paths := func(doc string) *shape {
+		return list(doc, text("").match(`^-?(/|\$\{)`, `an absolute path such as "/usr", or "-/opt" if it may be missing`))
+	}
 	return table("What the program may reach (Landlock, seccomp, capabilities); absent: everything.",
 		field("no_new_privileges", boolean("The program cannot gain privileges by exec.").def(true)),
 		field("preset", enum("Values for the keys that are not written here: for a web server, a Python or Node.js worker, or an agent.", "web", "python", "node", "agent")),
 		field("capabilities", texts("Capabilities that are kept; absent changes none, an empty list keeps none.").eg([]any{"NET_BIND_SERVICE"})),
-		field("read", texts("Paths that may be read; absent means all. A path that may be missing begins with \"-\", here and below.").eg([]any{"/usr", "/etc"})),
-		field("write", texts("Paths that may be read and written; absent means all. /dev/null and the like are always among them.").eg([]any{"/workspace"})),
-		field("execute", texts("Paths that may be read and executed; absent means all. The dynamic loader is executed, too.").eg([]any{"/usr"})),
+		field("read", paths("Paths that may be read; absent means all. A path that may be missing begins with \"-\", here and below.").eg([]any{"/usr", "/etc"})),
+		field("write", paths("Paths that may be read and written; absent means all. /dev/null and the like are always among them.").eg([]any{"/workspace"})),
+		field("execute", paths("Paths that may be read and executed; absent means all. The dynamic loader is executed, too.").eg([]any{"/usr"})),
 		field("tcp_bind", ports("Ports it may listen on; absent means all.")),
 		field("tcp_connect", ports("Ports it may connect to; absent means all.")),
 		field("seccomp", enum("System call filter: default allows what container engines allow, strict less.", "default", "strict")),
@@ -340,10 +353,16 @@ func supervisorShape() *shape {
 			field("level", logLevel("Lowest level of agentinit's own log lines.")),
 			field("forward", mapping("Collectors to which the output of programs is sent, one table for each. Changes take effect at the next boot.", programNames, forwardShape())),
 		)),
-		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").nonEmpty().eg("registry.example.org/web:1.2")),
+		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),
 	}
 	return table("agentinit itself, and the box around the programs.", append(keys, deploymentKeys("the box")...)...)
 }
+
+// imageReference matches the references of container engines (distribution/reference, reference.go): a
+// registry, a path in lower case, a tag and a digest.
+const imageReference = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?/)?` +
+	`[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*` +
+	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[A-Za-z][A-Za-z0-9]*([+._-][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?$`
 
 func consoleShape() *shape {
 	s := &shape{kinds: kString | kBool, doc: "Web console at /ui of the management listener. It needs a key to log in with: the management key, or one of [api.keys]. \"read-only\" lets no session change anything."}
@@ -387,7 +406,7 @@ func slotsShape() *shape {
 		)),
 		field("events", with("Slot events.",
 			field("fsync", enum("When an event reaches the disk: always is before the answer, 1s is within a second.", "1s", "always").def("1s")),
-			field("retention_days", integer("agentinit removes older journal files; 0 keeps all.").between(0, 36500).def(30)),
+			field("retention_days", integer("agentinit removes older journal files; 0 keeps all.").between(0, maxRetentionDays).def(30)),
 			field("max_bytes", size("Most bytes of all journal files together; 0 has no limit.").def("1GiB")),
 			field("spool_bytes", size("Most bytes of events that wait for an external sink.").def("64MiB")),
 			field("format", enum("What the sink of integrations.external_events.url is sent. cloudevents: CloudEvents 1.0 in JSON, one or a batch of up to 100 in each POST to URL/v1/events. json: one event as plain JSON in each POST to the URL exactly as it is written.", "cloudevents", "json").def("cloudevents")),

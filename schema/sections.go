@@ -246,7 +246,7 @@ func relayShape() *shape {
 		field("external_fanout", enum("Traffic with outside relays.", "bidirectional", "publish-only", "subscribe-only", "off").def("off")),
 		field("max_event_bytes", integer("Event size limit in bytes.").from(1024).def(131072)),
 		field("messages_per_sec", integer("Rate limit per connection.").from(1).def(5)),
-		field("retention_days", integer("Lifetime of events without an expiry.").from(0).def(30)),
+		field("retention_days", integer("Lifetime of events without an expiry, at most 100 years; 0 keeps them for ever.").from(0).def(30)),
 		field("max_bytes", size("Of implementation embedded: largest size of the database, at least 1MiB. When the database is full, the relay deletes the oldest events: those of strangers first, then those of allowed_pubkeys, then the box's own. An event never makes the relay delete those of a higher group; without room, the relay refuses it.").from(1<<20).def("256MiB").formOf(decodes[storeSize]).own()),
 		field("allow_nip04", onOff("Accept the older direct-message form (W031).")),
 		field("info_description", text("Relay information document.").def("Agentbox sovereign relay")),

@@ -303,6 +303,7 @@ func TestEffectiveIsInForce(t *testing.T) {
 	_, d, _ := load(t, `
 [supervisor.defaults]
 stop = ["INT 5s", "KILL"]
+restart = "always"
 [programs.a]
 command = "x"
 stop_signal = "QUIT"
@@ -313,16 +314,26 @@ start_seconds = "90s"
 [programs.once]
 command = "x"
 type = "oneshot"
+[programs.daily]
+command = "x"
+type = "schedule"
+schedule = "@daily"
+[programs.retried]
+command = "x"
+type = "schedule"
+schedule = "@daily"
+start_retries = 2
 `)
 	got := map[string]string{}
 	for _, s := range Effective(d, nil, nil) {
 		got[s.Path] = TOML(s.Value) + " " + s.Source + " " + s.Detail
 	}
 	for path, want := range map[string]string{
-		"programs.a.stop": "", "programs.a.stop_signal": `"QUIT" file agentbox.toml:6:1`, "programs.a.stop_timeout": `"10s" default `,
+		"programs.a.stop": "", "programs.a.stop_signal": `"QUIT" file agentbox.toml:7:1`, "programs.a.stop_timeout": `"10s" default `,
 		"programs.a.start_timeout": `"1m" default `, "programs.b.start_timeout": `"2m30s" default `, "programs.once.start_timeout": `"0s" default `,
 		"programs.b.stop": `["INT 5s", "KILL"] file agentbox.toml:3:1`, "programs.b.stop_signal": "", "programs.b.stop_timeout": "",
-		"programs.a.logs.to": `"file" file agentbox.toml:7:1`, "programs.b.logs.to": `"console" default `,
+		"programs.a.logs.to": `"file" file agentbox.toml:8:1`, "programs.b.logs.to": `"console" default `,
+		"programs.daily.restart": `"never" default `, "programs.retried.restart": `"always" file agentbox.toml:4:1`,
 	} {
 		if got[path] != want {
 			t.Errorf("%s = %q, want %q", path, got[path], want)
@@ -491,6 +502,12 @@ func TestUsualMistakes(t *testing.T) {
 		`command = 'a "b" "c'`:                 `quotes are closed: close the " at character 7, or`,
 		`stop = ["TERM 10sec", "KILL"]`:        `must be a signal, a blank and a duration such as "TERM 10s", not "TERM 10sec"`,
 		`logs.to = "disk"`:                     `must be "console", "file" or "none", not "disk"`,
+		`limits.as = "10"`:                     `must be at least 128KiB, such as "512MiB": with less, no program can start, not "10"`,
+		`limits.as = "100KiB:unlimited"`:       `must be at least 128KiB`,
+		`sandbox.read = ["/usr", "etc"]`:       `sandbox.read[1] must be an absolute path such as "/usr", or "-/opt" if it may be missing, not "etc"`,
+		`sandbox.write = ["-tmp"]`:             `sandbox.write[0] must be an absolute path`,
+		`pass_environment = ["PATH", "[A"]`:    `pass_environment[1] must be the name of a variable, or a pattern of names such as "LC_*", not "[A"`,
+		`pass_environment = ["A=hunter2"]`:     `must be the name of a variable`,
 	} {
 		_, _, findings := load(t, "[programs.web]\n"+text+"\n")
 		if len(findings) == 0 || !strings.Contains(said(findings[0]), want) {
@@ -501,6 +518,7 @@ func TestUsualMistakes(t *testing.T) {
 		"[programs.web]\ncommand: [\"web\"]": "expected '=' after key (write KEY = VALUE, or [TABLE])",
 		"[api]\ntrusted_proxies = ['proxy']": `api.trusted_proxies[0] must be an address or a prefix such as "10.0.0.0/8", not "proxy"`,
 		"[api]\ncors_origins = ['*']":        `api.cors_origins[0] must be an origin such as`,
+		"[supervisor]\nimage = 'Web:1.2'":    `supervisor.image must be an image reference such as "registry.example.org/web:1.2", not "Web:1.2"`,
 		"[programs.API]":                     "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
 		"[programs.-x]":                      "also '_', '.' and '-' ()",
 		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"tcp//log:1\"":       `must be a URL such as tcp://logs.example:514, not "tcp//log:1" ()`,
@@ -554,6 +572,26 @@ func TestMistakesKeepSecrets(t *testing.T) {
 		}
 		if shown != isShown {
 			t.Errorf("%s: shown %v: %v", text, shown, findings)
+		}
+	}
+}
+
+// What these keys name is accepted in every form that is right.
+func TestAcceptedReferences(t *testing.T) {
+	text := "[programs.web]\ncommand = 'x'\n" +
+		"limits.as = '128KiB'\nsandbox.read = ['/usr', '-/opt', '${HOME}', '-${HOME}/x']\npass_environment = ['PATH', 'LC_*', '[A-Z]?']\n"
+	for _, image := range []string{"web", "web:1.2", "localhost:5000/a/b__c-d.e:latest", "Registry.example.org/web", "web@sha256:" + strings.Repeat("0a", 32)} {
+		if _, _, findings := load(t, text+"[supervisor]\nimage = '"+image+"'"); len(findings) > 0 {
+			t.Errorf("%s: %v", image, findings)
+		}
+	}
+}
+
+// A retention that the arithmetic of times cannot hold is a long one.
+func TestRetentionIsNeverShort(t *testing.T) {
+	for days, want := range map[int64]int{0: 0, 30: 30, 213504: 36500, 1<<63 - 1: 36500} {
+		if got := (Relay{RetentionDays: days}).KeptDays(); got != want {
+			t.Errorf("%d days are kept for %d, want %d", days, got, want)
 		}
 	}
 }

@@ -433,6 +433,23 @@ func (l *Limit) fromTOML(v any) (err error) {
 	return errLimit
 }
 
+// minAddressSpace is what the kernel maps for the stack of every new program (setup_arg_pages in
+// fs/exec.c, Linux 6.1). With a lower limit it kills the program before its first instruction.
+const minAddressSpace = 128 << 10
+
+// addressSpace is the Limit of a program's address space.
+type addressSpace struct{ Limit }
+
+func (a *addressSpace) fromTOML(v any) error {
+	if err := a.Limit.fromTOML(v); err != nil {
+		return err
+	}
+	if a.Soft < minAddressSpace {
+		return errors.New(`at least 128KiB, such as "512MiB": with less, no program can start`)
+	}
+	return nil
+}
+
 // Rlimits returns the limits that are written, by their name in the manifest.
 func (l Limits) Rlimits() map[string]Limit {
 	out := map[string]Limit{}

@@ -151,7 +151,7 @@ func (b *box) mailPolicy(m *schema.Manifest, own identity.PublicKey) mailbox.Pol
 	p := mailbox.Policy{
 		Own: string(own), Trusted: append(append(b.boot.OwnKeys(), string(own)), settings.AllowedPubkeys...),
 		Strangers: settings.IngressPolicy != "allowlist", NIP04: settings.AllowNIP04,
-		MaxEventBytes: int(settings.MaxEventBytes), Retention: time.Duration(settings.RetentionDays) * 24 * time.Hour,
+		MaxEventBytes: int(settings.MaxEventBytes), Retention: time.Duration(settings.KeptDays()) * 24 * time.Hour,
 	}
 	for _, k := range settings.AllowedKinds {
 		p.Kinds = append(p.Kinds, int(k))

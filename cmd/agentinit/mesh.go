@@ -103,7 +103,7 @@ func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 	}
 	info := relay.Info{Name: "agentbox", Description: settings.InfoDescription, Contact: settings.InfoContact, Version: version}
 	return relay.Config{
-		Dir: b.roots.Path(settings.DataDir), MessagesPerSec: int(settings.MessagesPerSec), RetentionDays: int(settings.RetentionDays),
+		Dir: b.roots.Path(settings.DataDir), MessagesPerSec: int(settings.MessagesPerSec), RetentionDays: settings.KeptDays(),
 		MaxBytes: int64(settings.MaxBytes), Kinds: kinds, Info: info, Registerer: b.registry,
 		Policy: func() relay.Policy {
 			p := policy

@@ -138,10 +138,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	}
 	r.supervisordTexts(s)
 	s.variables = anyText(merged, func(text string) bool { return strings.Contains(text, "$") })
-	if merged["type"] == string(program.Schedule) && !s.retries() {
-		// The next attempt is the next scheduled run, unless the program itself asks for restarts.
-		merged["restart"] = string(program.RestartNever)
-	}
+	maps.Copy(merged, schema.ScheduleDefaults(merged, s.layers[1:]...))
 	p, findings := schema.DecodeProgram(merged)
 	r.undecodable(s, findings)
 	n := 1
@@ -170,16 +167,6 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		r.instances[s.name] = append(r.instances[s.name], name)
 		r.instance(s, p, merged, name, i)
 	}
-}
-
-// retries reports whether a program asks for restarts in its own tables. The defaults of the box do
-// not count, because they are meant for services.
-func (s *source) retries() bool {
-	return slices.ContainsFunc(s.layers[1:], func(layer map[string]any) bool {
-		_, restart := layer["restart"]
-		_, retries := layer["start_retries"]
-		return restart || retries
-	})
 }
 
 // off returns the reason why a program is not part of the plan, or "" if it is part of it.
