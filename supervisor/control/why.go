@@ -163,7 +163,7 @@ func next(p supervisor.Status, now time.Time) string {
 		}
 	case program.Stopping:
 		if in != "" {
-			return "the next step of its stop ladder comes" + in
+			return "its stop goes on" + in + " at the latest" // the end of a hook, a command or a step of the ladder
 		}
 	}
 	if p.Schedule != nil {
