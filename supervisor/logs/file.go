@@ -198,7 +198,13 @@ func (f *fileSink) noteFile(gen *generation) {
 // refresh closes a file that has lost its name or its text or that must be reopened, and rotates a
 // file whose time has come.
 func (f *fileSink) refresh() {
-	if f.wantReopen.Swap(false) && f.moved() || f.vanished() {
+	switch lost, emptied := f.vanished(); {
+	case f.wantReopen.Swap(false) && f.moved():
+		f.abandon()
+	case lost:
+		f.abandon()
+		f.report(fmt.Errorf("the log file %s was removed; new output goes into a new file", f.path))
+	case emptied:
 		f.abandon()
 	}
 	if f.file == nil {
@@ -465,16 +471,16 @@ func (f *fileSink) moved() bool {
 
 // vanished tells whether the open file has lost its name, or was truncated in its place (the
 // copytruncate of logrotate). What the rings know about a truncated file does not hold for its new text.
-func (f *fileSink) vanished() bool {
+func (f *fileSink) vanished() (lost, emptied bool) {
 	if f.file == nil {
-		return false
+		return false, false
 	}
 	info, err := f.file.Stat()
 	if err != nil {
-		return true
+		return true, false
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Nlink == 0 || info.Mode().IsRegular() && info.Size() < f.size
+	return ok && st.Nlink == 0, info.Mode().IsRegular() && info.Size() < f.size
 }
 
 // close closes the file, which keeps its name.

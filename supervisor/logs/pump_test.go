@@ -492,6 +492,9 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	if lines := lastLines(c, Stdout, -1); len(lines) != 3601 {
 		t.Errorf("the ring has %d lines", len(lines))
 	}
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), path+" was removed") {
+		t.Errorf("the third report is %v", err)
+	}
 	for len(reports) > 0 {
 		t.Errorf("one more report: %v", <-reports)
 	}
