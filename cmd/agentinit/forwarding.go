@@ -48,7 +48,8 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 // forwardTo makes the forwarders for one collector: one for the programs' output and, if the table
 // asks for it, one for agentinit's own events.
 func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]forwarding, error) {
-	outage := &outage{report: func(err error) { b.forwardTrouble(name, err) }}
+	troubles := &logTroubles{publish: func(e event.Event) { b.bus.Publish(e) }, event: forwardTrouble}
+	outage := &outage{report: func(err error) { troubles.report(name, err) }}
 	config := forward.Config{
 		Name: name, Kind: table.Type, URL: table.URL, Token: b.tokenIn(table.TokenEnv), Headers: table.Headers,
 		CAFile: table.CAFile, Programs: table.Programs, Host: host,
@@ -117,13 +118,15 @@ func (o *outage) tell(err error) {
 	}
 }
 
-func (b *box) forwardTrouble(name string, err error) {
-	fields := map[string]any{"forward": name, "message": fmt.Sprintf("forwarding logs to %s works again", name)}
-	level := event.Info
+// forwardTrouble is the event of a collector.
+func forwardTrouble(name string, err error) event.Event {
+	e := event.Event{Level: event.Info, Stage: "supervisor", Name: eventLogForwarding, Fields: map[string]any{
+		"forward": name, "message": fmt.Sprintf("forwarding logs to %s works again", name),
+	}}
 	if err != nil {
-		level, fields["message"] = event.Warn, err.Error()
+		e.Level, e.Fields["message"] = event.Warn, err.Error()
 	}
-	b.publish(level, eventLogForwarding, fields)
+	return e
 }
 
 // eventLogForwarding is not forwarded, because it reports the forwarding itself.

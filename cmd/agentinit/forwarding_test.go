@@ -180,3 +180,39 @@ func TestOneOutageIsReportedOnce(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// A collector that refuses every second request is reported a few times, not at each request. The
+// other events of the ring would be pushed out.
+func TestFlappingCollectorIsReportedNowAndThen(t *testing.T) {
+	const lines = 40
+	b := forwardingBox(t)
+	b.bus = event.NewBus(3 * lines)
+	requests := 0 // one after the other
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests++; requests%2 == 1 {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer srv.Close()
+	for range lines {
+		b.bus.Publish(event.Event{Level: event.Info, Name: "Something"})
+	}
+	events := b.bus.Watch(lines)
+	m := &schema.Manifest{}
+	m.Supervisor.Log.Forward = map[string]schema.LogForward{"x": {Type: "http", URL: srv.URL, Programs: []string{"none"}, Events: true, BatchLines: 1}}
+	forwards, err := b.forward(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startForwards(forwards)
+	closeForwards(t.Context(), forwards)
+	reported := 0
+	for e, ok := events.TryNext(); ok; e, ok = events.TryNext() {
+		if e.Name == eventLogForwarding {
+			reported++
+		}
+	}
+	if requests < lines || reported != logTroubleBurst {
+		t.Errorf("%d of %d requests are reported, want %d", reported, requests, logTroubleBurst)
+	}
+}

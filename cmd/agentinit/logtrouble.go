@@ -8,14 +8,15 @@ import (
 )
 
 // logTroubles publishes when a destination of logs begins to fail, and when it works again. A program
-// that owns its log directory can make that happen many times a second, and so push all other events
-// out of the ring. So of each program a few such events pass at once, and then one a minute, which
-// says how it is by then.
+// that owns its log directory, or a collector, can make that happen many times a second, and so push
+// all other events out of the ring. So of each a few such events pass at once, and then one a minute,
+// which says how it is by then.
 type logTroubles struct {
 	publish func(event.Event)
+	event   func(name string, err error) event.Event // of an error, or of nil when it works again
 
 	mu sync.Mutex
-	of map[string]*logTrouble // by program, "" for the console
+	of map[string]*logTrouble // by program, "" for the console, or by collector
 }
 
 type logTrouble struct {
@@ -25,23 +26,23 @@ type logTrouble struct {
 	due        *time.Timer // will publish; nil if nothing is held back
 }
 
-// logTroubleBurst and logTroubleEvery bound the events of one program.
+// logTroubleBurst and logTroubleEvery bound the events of one program or collector.
 const (
 	logTroubleBurst = 6
 	logTroubleEvery = time.Minute
 )
 
-// report is logs.Config.OnTrouble.
-func (l *logTroubles) report(program string, err error) {
+// report is logs.Config.OnTrouble for programs.
+func (l *logTroubles) report(name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.of[program]
+	t := l.of[name]
 	if t == nil {
 		t = &logTrouble{throttle: event.Throttle{Burst: logTroubleBurst, Every: logTroubleEvery}}
 		if l.of == nil {
 			l.of = map[string]*logTrouble{}
 		}
-		l.of[program] = t
+		l.of[name] = t
 	}
 	t.err = err
 	if t.due != nil {
@@ -49,7 +50,7 @@ func (l *logTroubles) report(program string, err error) {
 		return
 	}
 	if _, ok := t.throttle.Pass(time.Now()); ok {
-		l.publish(t.event(program))
+		l.publish(l.next(name, t))
 		return
 	}
 	t.due = time.AfterFunc(logTroubleEvery, func() {
@@ -57,20 +58,27 @@ func (l *logTroubles) report(program string, err error) {
 		defer l.mu.Unlock()
 		t.due = nil
 		t.throttle.Pass(time.Now())
-		l.publish(t.event(program))
+		l.publish(l.next(name, t))
 		t.suppressed = 0
 	})
 }
 
-func (t *logTrouble) event(program string) event.Event {
-	e := event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program}
-	if t.err != nil {
-		e.Fields = map[string]any{"error": t.err.Error()}
-	} else {
-		e.Level, e.Fields = event.Info, map[string]any{"message": "output can be written again"}
-	}
+// next is the event that says how it is now.
+func (l *logTroubles) next(name string, t *logTrouble) event.Event {
+	e := l.event(name, t.err)
 	if t.suppressed > 0 {
 		e.Fields["suppressed"] = t.suppressed
+	}
+	return e
+}
+
+// programTrouble is the event of a program's log, or of the console.
+func programTrouble(program string, err error) event.Event {
+	e := event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program}
+	if err != nil {
+		e.Fields = map[string]any{"error": err.Error()}
+	} else {
+		e.Level, e.Fields = event.Info, map[string]any{"message": "output can be written again"}
 	}
 	return e
 }

@@ -15,7 +15,7 @@ import (
 func TestLogTroublesOfAFlappingLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []event.Event
-		l := &logTroubles{publish: func(e event.Event) { events = append(events, e) }}
+		l := &logTroubles{publish: func(e event.Event) { events = append(events, e) }, event: programTrouble}
 		changes := 0
 		for begun := time.Now(); time.Since(begun) < 10*time.Minute; time.Sleep(10 * time.Millisecond) {
 			l.report("web", errors.New("no such directory"))
@@ -52,7 +52,7 @@ func TestLogTroublesOfAFlappingLog(t *testing.T) {
 func TestLogTroublesNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		l := &logTroubles{publish: func(event.Event) { n++ }}
+		l := &logTroubles{publish: func(event.Event) { n++ }, event: programTrouble}
 		for i := range 20 {
 			l.report("web", errors.New("disk full"))
 			l.report("web", nil)

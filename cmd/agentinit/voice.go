@@ -171,7 +171,7 @@ func (b *box) speak(loadErr error) {
 	b.plane = logs.New(logs.Config{
 		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
 		Color:     b.getenv("NO_COLOR") == "",
-		OnTrouble: (&logTroubles{publish: func(e event.Event) { b.bus.Publish(e) }}).report,
+		OnTrouble: (&logTroubles{publish: func(e event.Event) { b.bus.Publish(e) }, event: programTrouble}).report,
 	})
 	b.bus.SetMask(b.plane.Mask)
 	if loadErr == nil {

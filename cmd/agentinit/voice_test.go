@@ -25,10 +25,10 @@ func TestEventsDoNotActOnTheTerminal(t *testing.T) {
 
 // A destination that works again is no trouble: the event names no error.
 func TestLogTroubleEnds(t *testing.T) {
-	if e := (&logTrouble{err: errors.New("disk full")}).event("web"); e.Level != event.Warn || e.Program != "web" || e.Fields["error"] != "disk full" {
+	if e := programTrouble("web", errors.New("disk full")); e.Level != event.Warn || e.Program != "web" || e.Fields["error"] != "disk full" {
 		t.Errorf("a failure: %+v", e)
 	}
-	if e := (&logTrouble{}).event("web"); e.Level != event.Info || e.Fields["error"] != nil || message(e) != "output can be written again" {
+	if e := programTrouble("web", nil); e.Level != event.Info || e.Fields["error"] != nil || message(e) != "output can be written again" {
 		t.Errorf("the end of it: %+v", e)
 	}
 }
