@@ -48,6 +48,9 @@ func boxRules() []Rule {
 		{Code: "E108", Severity: schema.Error, Check: perProgram(emptyProbes),
 			Doc:    "A table of ready or health states no condition: ready takes " + strings.Join(readyConditions, ", ") + "; health takes " + strings.Join(healthConditions, ", ") + ".",
 			Remedy: "State one, or remove the table."},
+		{Code: "E114", Severity: schema.Error, Check: perProgram(twoReadyDescriptors),
+			Doc:    "ready of a program has fd more than once. agentinit reads one such descriptor, so that the program would never be ready.",
+			Remedy: "Keep one fd."},
 		{Code: "E109", Severity: schema.Error, Check: sharedLogFiles,
 			Doc:    "Two programs, or the instances of one, write the same log file: rotation would tear it.",
 			Remedy: "Give each its own path; ${INSTANCE} expands."},
@@ -448,6 +451,20 @@ func emptyProbes(p programTable) (out []schema.Finding) {
 		})
 	}
 	slices.SortFunc(out, schema.Compare)
+	return out
+}
+
+func twoReadyDescriptors(p programTable) (out []schema.Finding) {
+	first := true
+	probeTables(p, "ready", func(t map[string]any, keys ...string) {
+		if _, written := t["fd"]; !written {
+			return
+		}
+		if !first {
+			out = append(out, p.finding("is a second descriptor, and a program has only one for its readiness", "keep one fd", append(keys, "fd")...))
+		}
+		first = false
+	})
 	return out
 }
 

@@ -246,6 +246,8 @@ var cases = []testCase{
 	{code: "E108", want: 2, text: "[programs.a]\ncommand = 'x'\nready = {deadline = '3s', notify = false}\nhealth = {failures = 3}"},
 	{code: "E108", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {notify = true}\nhealth = {watchdog = '3s'}"},
 	{code: "E108", want: 0, text: "[programs.a]\ncommand = 'x'\nhealth = [{no_output = '3s'}, {spinning = '3s', stack_signal = 'QUIT'}, {blocked = '3s'}]"},
+	{code: "E114", want: 1, text: "[programs.a]\ncommand = 'x'\nready = [{fd = 3}, {tcp = 'h:1'}, {fd = 4}]\n[programs.b]\ncommand = 'x'\nready = {fd = 3}", says: "ready[2].fd"},
+	{code: "E114", want: 0, text: "[programs.a]\ncommand = 'x'\nready = [{fd = 3}, {log = 'up'}]\n[programs.b]\ncommand = 'x'\nready = {fd = 3}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x'}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}", says: `"a"`},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x', stderr_path = '/e'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/e'}", says: `"a"`},
