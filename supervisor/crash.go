@@ -136,10 +136,28 @@ func coreAt(spec *program.Spec, pid int) string {
 		strings.TrimSpace(string(uses)) == "1" && !strings.Contains(pattern, "%p") {
 		at += "." + strconv.Itoa(pid)
 	}
-	if !path.IsAbs(at) {
-		at = path.Join("/", spec.Directory, at)
+	return fromDirectory(spec.Directory, at)
+}
+
+// fromDirectory makes a name absolute that the kernel takes from the working directory of a program:
+// its own, or else that of agentinit.
+func fromDirectory(directory, name string) string {
+	for _, dir := range []string{directory, workingDirectory()} {
+		if !path.IsAbs(name) {
+			name = path.Join(dir, name)
+		}
 	}
-	return at
+	return name
+}
+
+// workingDirectory is agentinit's. The system call, unlike os.Getwd, looks at no file, so it never
+// waits for a file system that does not answer.
+func workingDirectory() string {
+	dir, err := syscall.Getwd()
+	if err != nil {
+		return "/"
+	}
+	return dir
 }
 
 func expandCore(pattern, pid, name string) string {

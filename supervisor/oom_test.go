@@ -92,3 +92,16 @@ func TestExpandCore(t *testing.T) {
 		}
 	}
 }
+
+// A program without a directory of its own leaves its core in that of agentinit.
+func TestCoreIsInTheWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, c := range [][3]string{
+		{"", "core", dir + "/core"}, {"/srv", "core", "/srv/core"}, {"sub", "core", dir + "/sub/core"}, {"/srv", "/var/core.7", "/var/core.7"},
+	} {
+		if got := fromDirectory(c[0], c[1]); got != c[2] {
+			t.Errorf("%q in %q is %s, want %s", c[1], c[0], got, c[2])
+		}
+	}
+}
