@@ -283,7 +283,7 @@ var shownWords = strings.ReplaceAll(`
 |---|---|---|
 | COMPLETED | EXITED | The latest run of a oneshot or a schedule has ended as expected. The next run of a schedule starts at its time. |
 | SCHEDULED | STOPPED | A schedule waits for its next run. It has not run yet, or its latest run was stopped. |
-| PAUSED | STOPPED or EXITED | A schedule was stopped. No run starts until ~agentctl start NAME~; ~agentctl run NAME~ starts one run. |
+| PAUSED | STOPPED, EXITED or FATAL | A schedule was stopped. No run starts until ~agentctl start NAME~; ~agentctl run NAME~ starts one run. |
 
 A service that has ended as expected is EXITED, and so is a schedule whose latest run has failed.
 

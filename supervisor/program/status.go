@@ -77,7 +77,7 @@ const (
 // Shown is the state for people, the same word in every command and message: the name of State, or
 // one of the Shown constants.
 func (s *Status) Shown() string {
-	rests := s.State == Stopped || s.State == Exited
+	rests := s.State == Stopped || s.State == Exited || s.State == Fatal
 	switch {
 	case rests && s.Schedule != nil && s.Schedule.Paused:
 		return ShownPaused
