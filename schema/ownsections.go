@@ -364,6 +364,9 @@ const imageReference = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?/)?` 
 	`[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*` +
 	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[A-Za-z][A-Za-z0-9]*([+._-][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?$`
 
+// ImageReference reports whether container engines read a text as the reference of an image.
+func ImageReference(s string) bool { return regular(imageReference).MatchString(s) }
+
 func consoleShape() *shape {
 	s := &shape{kinds: kString | kBool, doc: "Web console at /ui of the management listener. It needs a key to log in with: the management key, or one of [api.keys]. \"read-only\" lets no session change anything."}
 	return s.match(`^read-only$`, `true, false or "read-only"`).def(false).formOf(decodes[ConsoleMode])

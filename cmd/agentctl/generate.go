@@ -110,6 +110,9 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 			if err := checkSystem(o.system); err != nil {
 				return err
 			}
+			if o.image != "" && !schema.ImageReference(o.image) {
+				return usageError("--image %q: an image reference is such as registry.example.org/web:1.2", o.image)
+			}
 			if g.valid != nil {
 				if err := g.valid(o); err != nil {
 					return err
