@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -220,22 +221,10 @@ func (n NewBead) check(child bool) error {
 	} else if n.ParentID != "" {
 		return Invalid("parent_id", "an epic has no parent")
 	}
-	if err := checkTitle(n.Title); err != nil {
-		return err
-	}
-	if err := CheckText("description", n.Description, MaxBeadDescription); err != nil {
-		return err
-	}
-	if err := CheckText("created_by", n.CreatedBy, MaxBeadActor); err != nil {
-		return err
-	}
-	if err := checkKind(n.Kind); err != nil {
-		return err
-	}
-	if err := checkPriority("priority", n.Priority); err != nil {
-		return err
-	}
-	return checkTags(n.Tags)
+	return cmp.Or(
+		checkTitle(n.Title), CheckText("description", n.Description, MaxBeadDescription), CheckText("created_by", n.CreatedBy, MaxBeadActor),
+		checkKind(n.Kind), checkPriority("priority", n.Priority), checkTags(n.Tags),
+	)
 }
 
 func (c BeadChange) check() error {
@@ -312,13 +301,7 @@ func checkStatus(status string) error {
 }
 
 func (d Dep) check() error {
-	if err := CheckID("from", d.From); err != nil {
-		return err
-	}
-	if err := CheckID("to", d.To); err != nil {
-		return err
-	}
-	if err := CheckName("type", d.Type, MaxDepType); err != nil {
+	if err := cmp.Or(CheckID("from", d.From), CheckID("to", d.To), CheckName("type", d.Type, MaxDepType)); err != nil {
 		return err
 	}
 	if d.Type == DepParentChild {
@@ -333,26 +316,16 @@ func (f ReadyFilter) check() error {
 			return err
 		}
 	}
-	if err := CheckText("tag", f.Tag, MaxBeadTag); err != nil {
-		return err
-	}
-	if err := checkKind(f.Kind); err != nil {
-		return err
-	}
-	if err := checkPriority("priority_max", f.PriorityMax); err != nil {
-		return err
-	}
-	return f.PageOpt.Check()
+	return cmp.Or(
+		CheckText("tag", f.Tag, MaxBeadTag), checkKind(f.Kind), checkPriority("priority_max", f.PriorityMax), f.PageOpt.Check(),
+	)
 }
 
 func (f BeadFilter) check() error {
-	if err := (ReadyFilter{ParentID: f.ParentID, Tag: f.Tag, Kind: f.Kind, PageOpt: f.PageOpt}).check(); err != nil {
-		return err
-	}
-	if err := CheckText("actor", f.Actor, MaxBeadActor); err != nil {
-		return err
-	}
-	return checkStatus(f.Status)
+	return cmp.Or(
+		ReadyFilter{ParentID: f.ParentID, Tag: f.Tag, Kind: f.Kind, PageOpt: f.PageOpt}.check(),
+		CheckText("actor", f.Actor, MaxBeadActor), checkStatus(f.Status),
+	)
 }
 
 // TagSet returns tags sorted and without duplicates, never nil.

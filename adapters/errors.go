@@ -201,10 +201,10 @@ func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
-	switch {
-	case errors.As(err, &e):
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
+	}
+	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return Errorf(CodeTimeout, "the deadline passed").Wrap(err)
 	case errors.Is(err, context.Canceled):

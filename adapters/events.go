@@ -1,8 +1,10 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"strings"
 )
 
 // Events is the sink of the agents' lifecycle.
@@ -90,7 +92,7 @@ func (f EventFilter) matchesKind(kind string) bool {
 		return true
 	}
 	for _, k := range f.Kinds {
-		if k == kind || k[len(k)-1] == '.' && len(kind) > len(k) && kind[:len(k)] == k {
+		if k == kind || strings.HasSuffix(k, ".") && strings.HasPrefix(kind, k) {
 			return true
 		}
 	}
@@ -146,13 +148,10 @@ func (e Event) check() error {
 			}
 		}
 	}
-	if err := CheckText("source", e.Source, MaxEventSource); err != nil {
-		return err
-	}
-	if err := CheckText("subject", e.Subject, MaxEventSource); err != nil {
-		return err
-	}
-	return CheckObject("payload", e.Payload, MaxEventPayload)
+	return cmp.Or(
+		CheckText("source", e.Source, MaxEventSource), CheckText("subject", e.Subject, MaxEventSource),
+		CheckObject("payload", e.Payload, MaxEventPayload),
+	)
 }
 
 func (f EventFilter) check() error {

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -113,10 +114,7 @@ type Namespace struct {
 }
 
 func checkMemoryKey(key, namespace string) error {
-	if err := CheckName("key", key, MaxMemoryKey); err != nil {
-		return err
-	}
-	return checkNamespace(namespace)
+	return cmp.Or(CheckName("key", key, MaxMemoryKey), checkNamespace(namespace))
 }
 
 func checkNamespace(ns string) error {
@@ -138,10 +136,7 @@ func (o StoreOpt) check(key, value, namespace string) error {
 	if len(value) > MaxMemoryValue {
 		return TooLarge("value", MaxMemoryValue, int64(len(value))).With("field", "value")
 	}
-	if err := CheckText("value", value, MaxMemoryValue); err != nil {
-		return err
-	}
-	if err := CheckObject("metadata", o.Metadata, MaxMemoryMetadata); err != nil {
+	if err := cmp.Or(CheckText("value", value, MaxMemoryValue), CheckObject("metadata", o.Metadata, MaxMemoryMetadata)); err != nil {
 		return err
 	}
 	if o.TTL != 0 && (o.TTL < time.Second || o.TTL > MaxMemoryTTL) {
@@ -157,10 +152,7 @@ func (o SearchOpt) check(query string) error {
 	if query == "" && o.Embedding == nil {
 		return Invalid("query", "is required")
 	}
-	if err := CheckText("query", query, MaxMemoryQuery); err != nil {
-		return err
-	}
-	if err := checkNamespace(o.Namespace); err != nil {
+	if err := cmp.Or(CheckText("query", query, MaxMemoryQuery), checkNamespace(o.Namespace)); err != nil {
 		return err
 	}
 	if o.Limit < 0 || o.Limit > MaxSearchLimit {

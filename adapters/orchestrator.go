@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -154,16 +155,9 @@ func (s AgentSpec) check() error {
 	if s.TimeoutS < 0 {
 		return Invalid("timeout_s", "must not be negative")
 	}
-	if err := CheckText("name", s.Name, 128); err != nil {
-		return err
-	}
-	if err := CheckText("cwd", s.Cwd, 4096); err != nil {
-		return err
-	}
-	if err := CheckText("stdin", s.Stdin, MaxAgentCommand); err != nil {
-		return err
-	}
-	return checkLabels(s.Labels)
+	return cmp.Or(
+		CheckText("name", s.Name, 128), CheckText("cwd", s.Cwd, 4096), CheckText("stdin", s.Stdin, MaxAgentCommand), checkLabels(s.Labels),
+	)
 }
 
 // size counts as execve does (a NUL and a pointer per string). It refuses strings that cannot be an
@@ -195,10 +189,7 @@ func checkLabels(labels map[string]string) error {
 		return OverLimit("labels", MaxAgentLabels)
 	}
 	for k, v := range labels {
-		if err := CheckName("labels", k, 128); err != nil {
-			return err
-		}
-		if err := CheckText("labels", v, 1024); err != nil {
+		if err := cmp.Or(CheckName("labels", k, 128), CheckText("labels", v, 1024)); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"time"
@@ -25,9 +26,7 @@ func (p beadsPort) CreateChild(ctx context.Context, in NewBead) (Bead, error) {
 }
 
 func (p beadsPort) create(ctx context.Context, method string, in NewBead, child bool) (Bead, error) {
-	if in.CreatedBy == "" {
-		in.CreatedBy = MetaFrom(ctx).Actor
-	}
+	in.CreatedBy = cmp.Or(in.CreatedBy, MetaFrom(ctx).Actor)
 	in.Tags = TagSet(in.Tags)
 	c := Call{
 		Method: method, Write: true, Creates: true, Args: in,
@@ -49,19 +48,17 @@ func (p beadsPort) Claim(ctx context.Context, id, actor string, opt ...ClaimOpt)
 				return Invalid("lease_s", "must be %d-%d", MinLease/time.Second, MaxLease/time.Second)
 			}
 		}
-		return firstError(CheckID("id", id), checkActor(actor))
+		return cmp.Or(CheckID("id", id), checkActor(actor))
 	}}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (Bead, error) { return a.Claim(ctx, id, actor, opt...) })
 }
 
 func (p beadsPort) Close(ctx context.Context, id, outcome string, opt ...CloseOpt) (Bead, error) {
-	if outcome == "" {
-		outcome = DefaultOutcome
-	}
+	outcome = cmp.Or(outcome, DefaultOutcome)
 	c := Call{
 		Method: "close", Write: true,
 		Check: func() error {
-			return firstError(CheckID("id", id), CheckText("outcome", outcome, MaxBeadOutcome))
+			return cmp.Or(CheckID("id", id), CheckText("outcome", outcome, MaxBeadOutcome))
 		},
 		Text: []Text{{Name: "outcome", String: &outcome}},
 	}
@@ -85,28 +82,25 @@ func (p beadsPort) List(ctx context.Context, f BeadFilter) (Page[Bead], error) {
 
 func (p beadsPort) Update(ctx context.Context, id string, change BeadChange) (Bead, error) {
 	c := Call{Method: "update", Write: true, Check: func() error {
-		return firstError(CheckID("id", id), change.check())
+		return cmp.Or(CheckID("id", id), change.check())
 	}}
 	if change.Title != nil {
-		title := *change.Title
-		change.Title = &title
+		change.Title = new(*change.Title)
 		c.Text = append(c.Text, Text{Name: "title", String: change.Title})
 	}
 	if change.Description != nil {
-		description := *change.Description
-		change.Description = &description
+		change.Description = new(*change.Description)
 		c.Text = append(c.Text, Text{Name: "description", String: change.Description})
 	}
 	if change.Tags != nil {
-		tags := TagSet(*change.Tags)
-		change.Tags = &tags
+		change.Tags = new(TagSet(*change.Tags))
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (Bead, error) { return a.Update(ctx, id, change) })
 }
 
 func (p beadsPort) Release(ctx context.Context, id, actor string) (Bead, error) {
 	c := Call{Method: "release", Write: true, Check: func() error {
-		return firstError(CheckID("id", id), checkActor(actor))
+		return cmp.Or(CheckID("id", id), checkActor(actor))
 	}}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (Bead, error) { return a.Release(ctx, id, actor) })
 }
@@ -117,17 +111,13 @@ func (p beadsPort) Reopen(ctx context.Context, id string) (Bead, error) {
 }
 
 func (p beadsPort) AddDep(ctx context.Context, dep Dep) (Dep, error) {
-	if dep.Type == "" {
-		dep.Type = DepBlocks
-	}
+	dep.Type = cmp.Or(dep.Type, DepBlocks)
 	return via(ctx, p.port, Call{Method: "addDep", Write: true, Check: dep.check},
 		func(ctx context.Context, a Beads) (Dep, error) { return a.AddDep(ctx, dep) })
 }
 
 func (p beadsPort) RemoveDep(ctx context.Context, dep Dep) error {
-	if dep.Type == "" {
-		dep.Type = DepBlocks
-	}
+	dep.Type = cmp.Or(dep.Type, DepBlocks)
 	return exec(ctx, p.port, Call{Method: "removeDep", Write: true, Check: dep.check},
 		func(ctx context.Context, a Beads) error { return a.RemoveDep(ctx, dep) })
 }
@@ -136,7 +126,7 @@ func (p beadsPort) Comment(ctx context.Context, id, text string) (BeadComment, e
 	c := Call{
 		Method: "comment", Write: true, Creates: true, Args: [2]string{id, text},
 		Check: func() error {
-			return firstError(CheckID("id", id), CheckName("text", text, MaxBeadComment))
+			return cmp.Or(CheckID("id", id), CheckName("text", text, MaxBeadComment))
 		},
 		Text: []Text{{Name: "text", String: &text}},
 	}
@@ -155,12 +145,3 @@ func (p beadsPort) Import(ctx context.Context, r io.Reader, opt ImportOpt) (Impo
 
 // bulkLimit bounds calls that move a whole store.
 const bulkLimit = 5 * time.Minute
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -18,12 +19,8 @@ var _ Events = eventsPort{}
 
 func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 	m := MetaFrom(ctx)
-	if e.SessionID == "" {
-		e.SessionID = NullString(m.SessionID)
-	}
-	if e.ExecutionID == "" {
-		e.ExecutionID = NullString(m.ExecutionID)
-	}
+	e.SessionID = cmp.Or(e.SessionID, NullString(m.SessionID))
+	e.ExecutionID = cmp.Or(e.ExecutionID, NullString(m.ExecutionID))
 	if e.Payload == nil {
 		e.Payload = json.RawMessage("{}")
 	}
@@ -76,6 +73,6 @@ func (p eventsPort) Unsubscribe(ctx context.Context, id string) error {
 }
 
 func (p eventsPort) History(ctx context.Context, filter EventFilter, page PageOpt) (Page[Event], error) {
-	return via(ctx, p.port, Call{Method: "history", Check: func() error { return firstError(filter.check(), page.Check()) }},
+	return via(ctx, p.port, Call{Method: "history", Check: func() error { return cmp.Or(filter.check(), page.Check()) }},
 		func(ctx context.Context, a Events) (Page[Event], error) { return a.History(ctx, filter, page) })
 }

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -15,15 +16,8 @@ type memoryPort struct{ *port }
 
 var _ Memory = memoryPort{}
 
-func orDefault(namespace string) string {
-	if namespace == "" {
-		return DefaultNamespace
-	}
-	return namespace
-}
-
 func (p memoryPort) Store(ctx context.Context, key, value, namespace string, opt StoreOpt) (Stored, error) {
-	namespace = orDefault(namespace)
+	namespace = cmp.Or(namespace, DefaultNamespace)
 	if opt.Metadata == nil {
 		opt.Metadata = json.RawMessage("{}")
 	}
@@ -44,7 +38,7 @@ func (p memoryPort) Retrieve(ctx context.Context, key, namespace string) (Memory
 		entry MemoryEntry
 		ok    bool
 	}
-	namespace = orDefault(namespace)
+	namespace = cmp.Or(namespace, DefaultNamespace)
 	f, err := via(ctx, p.port, Call{Method: "retrieve", Check: func() error { return checkMemoryKey(key, namespace) }},
 		func(ctx context.Context, a Memory) (found, error) {
 			e, ok, err := a.Retrieve(ctx, key, namespace)
@@ -54,13 +48,9 @@ func (p memoryPort) Retrieve(ctx context.Context, key, namespace string) (Memory
 }
 
 func (p memoryPort) Search(ctx context.Context, query string, opt SearchOpt) ([]Hit, error) {
-	opt.Namespace = orDefault(opt.Namespace)
-	if opt.Mode == "" {
-		opt.Mode = ModeVector
-	}
-	if opt.Limit == 0 {
-		opt.Limit = DefaultSearchLimit
-	}
+	opt.Namespace = cmp.Or(opt.Namespace, DefaultNamespace)
+	opt.Mode = cmp.Or(opt.Mode, ModeVector)
+	opt.Limit = cmp.Or(opt.Limit, DefaultSearchLimit)
 	hits, err := via(ctx, p.port, Call{Method: "search", Check: func() error { return opt.check(query) }},
 		func(ctx context.Context, a Memory) ([]Hit, error) { return a.Search(ctx, query, opt) })
 	if hits == nil && err == nil {
@@ -70,14 +60,14 @@ func (p memoryPort) Search(ctx context.Context, query string, opt SearchOpt) ([]
 }
 
 func (p memoryPort) Del(ctx context.Context, key, namespace string) (bool, error) {
-	namespace = orDefault(namespace)
+	namespace = cmp.Or(namespace, DefaultNamespace)
 	return via(ctx, p.port, Call{Method: "del", Write: true, Check: func() error { return checkMemoryKey(key, namespace) }},
 		func(ctx context.Context, a Memory) (bool, error) { return a.Del(ctx, key, namespace) })
 }
 
 func (p memoryPort) List(ctx context.Context, namespace string, page PageOpt) (Page[MemoryKey], error) {
-	namespace = orDefault(namespace)
-	return via(ctx, p.port, Call{Method: "list", Check: func() error { return firstError(checkNamespace(namespace), page.Check()) }},
+	namespace = cmp.Or(namespace, DefaultNamespace)
+	return via(ctx, p.port, Call{Method: "list", Check: func() error { return cmp.Or(checkNamespace(namespace), page.Check()) }},
 		func(ctx context.Context, a Memory) (Page[MemoryKey], error) { return a.List(ctx, namespace, page) })
 }
 

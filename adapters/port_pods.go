@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -18,12 +19,10 @@ type podsPort struct{ *port }
 var _ Pods = podsPort{}
 
 func (p podsPort) Write(ctx context.Context, path string, body Body, cond Cond) (Written, error) {
-	if body.ContentType == "" {
-		body.ContentType = DefaultPodType
-	}
+	body.ContentType = cmp.Or(body.ContentType, DefaultPodType)
 	c := Call{
 		Method: "write", Write: true, Limit: transferLimit,
-		Check: func() error { return firstError(body.check(path), cond.check()) },
+		Check: func() error { return cmp.Or(body.check(path), cond.check()) },
 		Text:  []Text{{Name: "body", Body: &body}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Pods) (Written, error) {
@@ -91,7 +90,7 @@ func (p podsPort) Patch(ctx context.Context, path string, patch PodPatch, cond C
 	original := body.Reader
 	c := Call{
 		Method: "patch", Write: true,
-		Check: func() error { return firstError(patch.check(path), cond.check()) },
+		Check: func() error { return cmp.Or(patch.check(path), cond.check()) },
 		Text:  []Text{{Name: "patch", Body: &body}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Pods) (Written, error) {
@@ -115,12 +114,12 @@ var patchTypes = map[string]string{
 func PatchType(dialect string) string { return patchTypes[dialect] }
 
 func (p podsPort) Del(ctx context.Context, path string, cond Cond) (bool, error) {
-	return via(ctx, p.port, Call{Method: "del", Write: true, Check: func() error { return firstError(CheckPodPath(path), cond.check()) }},
+	return via(ctx, p.port, Call{Method: "del", Write: true, Check: func() error { return cmp.Or(CheckPodPath(path), cond.check()) }},
 		func(ctx context.Context, a Pods) (bool, error) { return a.Del(ctx, path, cond) })
 }
 
 func (p podsPort) List(ctx context.Context, container string, page PageOpt) (Page[PodEntry], error) {
-	return via(ctx, p.port, Call{Method: "list", Check: func() error { return firstError(checkContainer(container), page.Check()) }},
+	return via(ctx, p.port, Call{Method: "list", Check: func() error { return cmp.Or(checkContainer(container), page.Check()) }},
 		func(ctx context.Context, a Pods) (Page[PodEntry], error) { return a.List(ctx, container, page) })
 }
 

@@ -93,8 +93,7 @@ func resolveSlot(c Contract, cfg Config, impls map[string]Constructor) (Adapter,
 	}
 	a, err := build()
 	if err != nil {
-		var ce *ConfigError
-		if errors.As(err, &ce) {
+		if ce, ok := errors.AsType[*ConfigError](err); ok {
 			if ce.Line == 0 {
 				ce.Line = cfg.Lines[c.Slot]
 			}

@@ -211,7 +211,7 @@ func (s *Set) Degrade(ctx context.Context, slot Slot, why error) error {
 
 // Restore ends a Degrade: the adapter connects again and is plugged in.
 func (s *Set) Restore(ctx context.Context, slot Slot) error {
-	return s.command(ctx, s.unit(slot), command{restore: true})
+	return s.command(ctx, s.unit(slot), command{})
 }
 
 func (s *Set) command(ctx context.Context, u *unit, c command) error {

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -149,7 +150,7 @@ type Version struct{ Major, Minor int }
 // ignored.
 func ParseVersion(s string) (Version, error) {
 	parts := strings.Split(strings.TrimPrefix(s, "v"), ".")
-	if len(parts) < 1 || len(parts) > 3 {
+	if len(parts) > 3 {
 		return Version{}, fmt.Errorf("version %q is not MAJOR.MINOR", s)
 	}
 	var n [3]int
@@ -166,12 +167,9 @@ func ParseVersion(s string) (Version, error) {
 // CheckVersion compares the contract of a peer or an implementation with the wanted one. MAJOR must
 // be equal. If exact is true, MINOR must not be older. The error has the code CONTRACT_MISMATCH.
 func CheckVersion(slot Slot, want, have string, exact bool) error {
-	w, err := ParseVersion(want)
-	if err != nil {
-		return Errorf(CodeContractMismatch, "%v", err).With("slot", slot, "want", want, "have", have)
-	}
+	w, wrong := ParseVersion(want)
 	h, err := ParseVersion(have)
-	if err != nil {
+	if err := cmp.Or(wrong, err); err != nil {
 		return Errorf(CodeContractMismatch, "%v", err).With("slot", slot, "want", want, "have", have)
 	}
 	if h.Major == w.Major && (!exact || h.Minor >= w.Minor) {

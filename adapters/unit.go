@@ -32,11 +32,10 @@ type unit struct {
 	nextBackoff time.Duration
 }
 
-// command asks the unit's goroutine for a change.
+// command asks the unit's goroutine for a change: for a restore if it names no other.
 type command struct {
 	replace Adapter
 	degrade error
-	restore bool
 	done    chan error
 }
 

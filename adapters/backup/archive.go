@@ -166,8 +166,7 @@ func snapshots(ctx context.Context, parts []Part, dir string) error {
 		if err != nil {
 			failed, causes = append(failed, part.Name), append(causes, err)
 			text := err.Error()
-			var coded *adapters.Error
-			if errors.As(err, &coded) {
+			if coded, ok := errors.AsType[*adapters.Error](err); ok {
 				text = coded.Message // the answer has a code of its own
 			}
 			why = append(why, fmt.Sprintf("cannot copy %s: %s", part.Name, text))

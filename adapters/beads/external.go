@@ -352,8 +352,7 @@ func (x *External) Import(ctx context.Context, r io.Reader, opt adapters.ImportO
 	}
 	body, err := io.ReadAll(io.LimitReader(r, maxImportBytes+1))
 	if err != nil {
-		var coded *adapters.Error
-		if errors.As(err, &coded) {
+		if coded, ok := errors.AsType[*adapters.Error](err); ok {
 			return out, coded
 		}
 		return out, adapters.Unavailable(err, "cannot read the import")

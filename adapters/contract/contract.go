@@ -41,8 +41,8 @@ func want(t *testing.T, what string, err error, code adapters.Code) *adapters.Er
 	if err == nil {
 		t.Fatalf("%s: no error, want %s", what, code)
 	}
-	var e *adapters.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*adapters.Error](err)
+	if !ok {
 		t.Fatalf("%s: an untyped error %v", what, err)
 	}
 	if e.Code != code {

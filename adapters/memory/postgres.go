@@ -116,8 +116,7 @@ func asPostgres(err error) error {
 		e := adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
 		// The text of a ConnectError also names user and database. That of its cause has only address and
 		// reason, one line for each address.
-		var connect *pgconn.ConnectError
-		if errors.As(err, &connect) {
+		if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			e.Message += ": " + escape.Line(strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; "), maxReason)
 		}
 		return e

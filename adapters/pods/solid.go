@@ -228,8 +228,7 @@ var kept = map[string]string{"WAC-Allow": "wac_allow", "WWW-Authenticate": "chal
 
 // about adds the resource to an error that says that it does not exist.
 func about(err error, path string) error {
-	var e *adapters.Error
-	if errors.As(err, &e) && e.Code == adapters.CodeNotFound {
+	if e, ok := errors.AsType[*adapters.Error](err); ok && e.Code == adapters.CodeNotFound {
 		return e.With("resource", "pod resource", "id", path)
 	}
 	return err

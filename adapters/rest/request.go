@@ -84,8 +84,7 @@ func bodyError(err error, limit int64) error {
 	if errors.Is(err, errHeldBodies) {
 		return adapters.Unavailable(nil, "%v", errHeldBodies)
 	}
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return adapters.TooLarge("body", limit, -1)
 	}
 	return adapters.Errorf(adapters.CodeValidation, "the body cannot be read to its end").Wrap(err)

@@ -429,8 +429,8 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 func (db *DB) Close() error { return Error(errors.Join(db.read.Close(), db.write.Close())) }
 
 func resultCode(err error) (int, bool) {
-	var e *driver.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*driver.Error](err)
+	if !ok {
 		return 0, false
 	}
 	return e.Code() & 0xff, true // the primary code; the other bits refine it

@@ -413,15 +413,13 @@ func (c *Client) headers(ctx context.Context, req *http.Request, r Request, key 
 
 // transportError describes a request that got no complete answer.
 func transportError(ctx context.Context, err error) error {
-	var coded *adapters.Error
-	if errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*adapters.Error](err); ok {
 		return coded
 	}
 	if cause := ctx.Err(); cause != nil {
 		return adapters.AsError(cause)
 	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return adapters.Errorf(adapters.CodeTimeout, "the peer did not answer in time").Wrap(err)
 	}
 	return adapters.Unavailable(outbound.WithoutURL(err), "cannot reach the peer")

@@ -57,8 +57,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 	}
 	if bootEndedIt(bootErr, result) {
 		r.Cause = bootErr.Error()
-		var failure *bootstrap.Failure
-		if errors.As(bootErr, &failure) {
+		if failure, ok := errors.AsType[*bootstrap.Failure](bootErr); ok {
 			r.Phase, r.Logged = failure.Phase, failure.Summary()
 		}
 	}

@@ -377,8 +377,8 @@ func (b *box) steps(l *bootstrap.Loaded) supervisor.Steps {
 
 // invalid turns a manifest's findings into an answer of the control socket.
 func invalid(err error) error {
-	var findings bootstrap.Findings
-	if !errors.As(err, &findings) {
+	findings, ok := errors.AsType[bootstrap.Findings](err)
+	if !ok {
 		return err
 	}
 	refusal := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing was changed")
@@ -435,8 +435,7 @@ func (b *box) reapply() {
 	result, err := applier{b}.carryOut(b.stopped, false, func() { b.reapplying.Store(false) })
 	if err != nil {
 		b.reapplying.Store(false)
-		var refusal *api.Error
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*api.Error](err); ok {
 			b.tellFindings(refusal.Findings)
 		}
 		b.publish(event.Error, "ApplyFailed", map[string]any{"message": err.Error()})

@@ -216,8 +216,7 @@ func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) superv
 
 // neverStarted ends a box in which no program was started.
 func (b *box) neverStarted(err error) int {
-	var findings bootstrap.Findings
-	if errors.As(err, &findings) {
+	if findings, ok := errors.AsType[bootstrap.Findings](err); ok {
 		b.tellFindings(wireFindings(findings))
 	}
 	b.traceBoot()

@@ -288,10 +288,10 @@ func (n *neighbours) Publish(ctx context.Context, m rest.MeshMessage, wait time.
 }
 
 func sendError(err error) error {
-	var invalid *mailbox.InvalidError
-	switch {
-	case errors.As(err, &invalid):
+	if invalid, ok := errors.AsType[*mailbox.InvalidError](err); ok {
 		return adapters.Invalid(invalid.Field, "%s", invalid.Reason)
+	}
+	switch {
 	case errors.Is(err, mailbox.ErrFull):
 		return adapters.Errorf(adapters.CodeRateLimited, "%v", err)
 	case errors.Is(err, mailbox.ErrMismatch):

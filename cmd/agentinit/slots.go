@@ -300,8 +300,7 @@ func (b *box) connectSlots() {
 		return
 	}
 	failure := &bootstrap.Failure{Code: bootstrap.ExitOrchestrator, Phase: "adapters", Reason: "an adapter cannot be used", Err: err}
-	var fatal *adapters.FatalError
-	if errors.As(err, &fatal) {
+	if fatal, ok := errors.AsType[*adapters.FatalError](err); ok {
 		failure.Code = bootstrap.Code(fatal.Exit)
 	}
 	b.slotFailure.Store(failure)

@@ -16,8 +16,7 @@ func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // WithoutURL removes the URL from an error of an http.Client, because the URL may hold a password.
 func WithoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

@@ -209,8 +209,7 @@ func (m *Mailbox) writeRecord(id string, r Record) error {
 
 func (m *Mailbox) refused(e *nostr.Event, err error) {
 	reason := ReasonWrite
-	var refusal *Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		reason = refusal.Reason
 	}
 	m.metrics.writes.WithLabelValues(inboxDir, "refused").Inc()

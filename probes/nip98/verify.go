@@ -50,8 +50,7 @@ func refuse(reason Reason, detail string) error { return &Refusal{reason, detail
 
 // ReasonOf is the reason of a Refusal; "malformed" for any other error.
 func ReasonOf(err error) Reason {
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r.Reason
 	}
 	return ReasonMalformed

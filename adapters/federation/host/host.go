@@ -533,8 +533,7 @@ func typed(err error) error {
 	if err == nil {
 		return nil
 	}
-	var known *adapters.Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*adapters.Error](err); ok {
 		return known
 	}
 	return adapters.Unavailable(err, "the registry cannot be used")

@@ -105,8 +105,7 @@ func run(opts options, env []string, stderr io.Writer) int {
 	child, err := owner.Start(command(opts, env))
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
-		var se *proc.StartError
-		if errors.As(err, &se) {
+		if se, ok := errors.AsType[*proc.StartError](err); ok {
 			return se.ShellStatus()
 		}
 		return 126
