@@ -99,14 +99,11 @@ func reasons(results []pool.Result) string {
 	return strings.Join(out, "; ")
 }
 
-// Backoff returns how long to wait after n failed attempts, n from 1. It doubles from 1 s to 60 s.
-// spread (0 to 1) adds up to half a second.
+// Backoff returns how long to wait after n failed attempts: from 1 s, doubled with each, to 60 s. n may
+// be any number, because programs can write the file that it comes from. spread (0 to 1) adds up to
+// half a second.
 func Backoff(n int, spread float64) time.Duration {
-	d := retryMost
-	if n < 7 {
-		d = min(retryFirst<<(n-1), retryMost)
-	}
-	return d + time.Duration(spread*float64(retrySpread))
+	return min(retryFirst<<min(max(n-1, 0), 6), retryMost) + time.Duration(spread*float64(retrySpread))
 }
 
 // ParseEntry reads a file of the outbox. It verifies the event, which must be the one that the
@@ -155,17 +152,5 @@ const pendingPrefix = "p-"
 
 func isPendingID(s string) bool {
 	digits, ok := strings.CutPrefix(s, pendingPrefix)
-	return ok && isHex(digits, 32)
-}
-
-func isHex(s string, size int) bool {
-	if len(s) != size {
-		return false
-	}
-	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return ok && nip01.LowerHex(digits, 32)
 }

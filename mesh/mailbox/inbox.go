@@ -56,7 +56,7 @@ func ParseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) 
 }
 
 func (m *Mailbox) loadInbox() error {
-	names, err := m.names(inboxDir, func(name string) bool { return isHex(name, 64) }, MaxInbox)
+	names, err := m.names(inboxDir, func(name string) bool { return nip01.LowerHex(name, 64) }, MaxInbox)
 	if err != nil {
 		return err
 	}
@@ -288,8 +288,7 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	now := time.Now().UTC()
-	r.ToldAt = &now
+	r.ToldAt = new(time.Now().UTC())
 	return m.writeRecord(id, r)
 }
 

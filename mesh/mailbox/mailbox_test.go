@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -411,6 +412,27 @@ func TestPlantedProofIsNotSigned(t *testing.T) {
 		if _, err := m.attempt(t.Context(), pendingID("x")); err == nil || m.Counts().Pending != 0 || len(w.relays.asked) != 0 {
 			t.Errorf("kind %d: %v, counts %+v, published %v", kind, err, m.Counts(), w.relays.asked)
 		}
+	}
+}
+
+// A program can write any number of tries into a file of the outbox.
+func TestPlantedTries(t *testing.T) {
+	for _, tries := range []int{math.MinInt, -10, math.MaxInt} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			draft := rumor(w.own, 1, "hello", w.friend)
+			planted, err := json.Marshal(Entry{PendingID: pendingID("x"), Status: Pending, Draft: json.RawMessage(draft.String()), Tries: tries})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.disk.files["/pod/events/outbox/"+pendingID("x")+".json"] = string(planted)
+			w.relays.answers = []answer{{results: []pool.Result{{URL: "ws://a", Reason: "no answer in time"}}}}
+			m := w.open(t)
+			runFor(t, m, 2*retryMost)
+			if c := m.Counts(); c.Published != 1 {
+				t.Errorf("after %d planted tries: %+v, reports %v", tries, c, w.reports)
+			}
+		})
 	}
 }
 

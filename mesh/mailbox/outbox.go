@@ -58,7 +58,7 @@ type slot struct {
 }
 
 func (m *Mailbox) loadOutbox() error {
-	names, err := m.names(outboxDir, func(name string) bool { return isPendingID(name) || isHex(name, 64) }, maxOutbox)
+	names, err := m.names(outboxDir, func(name string) bool { return isPendingID(name) || nip01.LowerHex(name, 64) }, maxOutbox)
 	if err != nil {
 		return err
 	}

@@ -248,14 +248,15 @@ func object(raw []byte) (map[string]json.RawMessage, error) {
 
 func hexField(to *string, size int) func(json.RawMessage) error {
 	return func(raw json.RawMessage) (err error) {
-		if *to, err = text(raw); err == nil && !lowerHex(*to, size) {
+		if *to, err = text(raw); err == nil && !LowerHex(*to, size) {
 			err = fmt.Errorf("is not %d lower-case hexadecimal digits", size)
 		}
 		return err
 	}
 }
 
-func lowerHex(s string, size int) bool {
+// LowerHex tells whether s is size lower-case hexadecimal digits.
+func LowerHex(s string, size int) bool {
 	if len(s) != size {
 		return false
 	}
@@ -315,7 +316,7 @@ func tags(raw json.RawMessage) (nostr.Tags, error) {
 // in an answer.
 func ClaimedID(raw []byte) string {
 	var e struct{ ID string }
-	if json.Unmarshal(raw, &e) != nil || !lowerHex(e.ID, hexIDSize) {
+	if json.Unmarshal(raw, &e) != nil || !LowerHex(e.ID, hexIDSize) {
 		return ""
 	}
 	return e.ID

@@ -48,8 +48,7 @@ func parseFilter(raw []byte) (f Filter, err error) {
 		case name == "limit":
 			var n int64
 			n, err = integer(raw, maxCreatedAt)
-			limit := int(min(n, 1<<30))
-			f.Limit = &limit
+			f.Limit = new(int(min(n, 1<<30)))
 		case len(name) == 2 && name[0] == '#' && letter(name[1]):
 			var values []string
 			values, err = textList(raw)
@@ -90,7 +89,7 @@ func textList(raw json.RawMessage) ([]string, error) {
 
 func hexList(raw json.RawMessage) ([]string, error) {
 	list, err := textList(raw)
-	if err == nil && slices.ContainsFunc(list, func(s string) bool { return !lowerHex(s, hexIDSize) }) {
+	if err == nil && slices.ContainsFunc(list, func(s string) bool { return !LowerHex(s, hexIDSize) }) {
 		err = fmt.Errorf("has one that is not %d lower-case hexadecimal digits", hexIDSize)
 	}
 	return list, err

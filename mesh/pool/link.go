@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +41,7 @@ func (l *link) run(ctx context.Context) {
 		if lasted >= steadyAfter {
 			try = 1
 		}
-		wait := backoff(try, jitter())
+		wait := backoff(try, rand.Float64())
 		l.change(func(s *Status) { s.State, s.Error, s.LoggedIn, s.Retries = Waiting, err.Error(), false, try })
 		select {
 		case <-time.After(wait):

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -337,12 +337,9 @@ func Verdict(results []Result) (published, refused bool) {
 
 // terminal tells whether a relay's reason is permanent.
 func terminal(reason string) bool {
-	for _, prefix := range []string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"} {
-		if strings.HasPrefix(reason, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"}, func(prefix string) bool {
+		return strings.HasPrefix(reason, prefix)
+	})
 }
 
 // Subscription yields the events of all relays, each event once, in no particular order.
@@ -416,24 +413,15 @@ func (p *Pool) subscription(id string) *Subscription {
 func (p *Pool) subscriptions() []*Subscription {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make([]*Subscription, 0, len(p.subs))
-	for _, s := range p.subs {
-		out = append(out, s)
-	}
-	return out
+	return slices.Collect(maps.Values(p.subs))
 }
 
 // backoff returns the pause after n failed attempts in a row, n from 1. It doubles from 1 s to 60 s.
 // spread (0 to 1) changes it by up to 20 % in both directions.
 func backoff(n int, spread float64) time.Duration {
-	d := backoffMost
-	if n < 7 {
-		d = min(backoffFirst<<(n-1), backoffMost)
-	}
+	d := min(backoffFirst<<min(n-1, 6), backoffMost)
 	return time.Duration(float64(d) * (0.8 + 0.4*spread))
 }
-
-func jitter() float64 { return rand.Float64() }
 
 // recent remembers the last ids, in a ring.
 type recent struct {
