@@ -61,10 +61,7 @@ func listAgents(q *request) error {
 		f.Labels[name] = value
 	}
 	out, err := q.s.cfg.Slots.Orchestrator().ListAgents(q.Context(), f)
-	if err != nil {
-		return err
-	}
-	return whole(q, out)
+	return whole(q, out, err)
 }
 
 func getAgent(q *request) error {
@@ -73,10 +70,7 @@ func getAgent(q *request) error {
 		return err
 	}
 	a, err := q.s.cfg.Slots.Orchestrator().GetAgent(q.Context(), id)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, a)
+	return q.result(http.StatusOK, a, err)
 }
 
 func terminateAgent(q *request) error {
@@ -97,10 +91,7 @@ func terminateAgent(q *request) error {
 	q.readDeadline(0)
 	q.writeDeadline(0)
 	a, err := q.s.cfg.Slots.Orchestrator().TerminateAgent(q.Context(), id, grace)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, a)
+	return q.result(http.StatusOK, a, err)
 }
 
 func streamAgent(q *request) error {
@@ -149,8 +140,5 @@ func sendInput(q *request) error {
 	default:
 		return adapters.Invalid("encoding", "must be base64, or absent for text")
 	}
-	if err := q.s.cfg.Slots.Orchestrator().SendInput(q.Context(), id, data, in.EOF); err != nil {
-		return err
-	}
-	return q.empty()
+	return q.done(q.s.cfg.Slots.Orchestrator().SendInput(q.Context(), id, data, in.EOF))
 }

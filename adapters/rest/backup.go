@@ -61,8 +61,5 @@ func postRestore(q *request) error {
 	q.readDeadline(0)
 	q.writeDeadline(0)
 	out, err := q.s.cfg.Backup.Restore(q.Context(), http.MaxBytesReader(q.w, q.Body, q.row.bodyLimit()), o)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, out)
+	return q.result(http.StatusOK, out, err)
 }

@@ -190,10 +190,7 @@ func listBeads(q *request) error {
 	out, err := q.s.cfg.Slots.Beads().List(q.Context(), adapters.BeadFilter{
 		ParentID: v.Get("parent_id"), Status: v.Get("status"), Tag: v.Get("tag"), Kind: v.Get("kind"), Actor: v.Get("actor"), PageOpt: page,
 	})
-	if err != nil {
-		return err
-	}
-	return list(q, out)
+	return list(q, out, err)
 }
 
 // changeBody is the body of a change. It keeps defer_until as raw JSON: null ends a deferral, but an
@@ -276,10 +273,7 @@ func addDep(q *request) error {
 		return err
 	}
 	out, err := q.s.cfg.Slots.Beads().AddDep(q.Context(), dep)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusCreated, out)
+	return q.result(http.StatusCreated, out, err)
 }
 
 // depOf reads a dependency. It starts at the bead of the path.
@@ -305,10 +299,7 @@ func removeDep(q *request) error {
 		return err
 	}
 	v := q.URL.Query()
-	if err := q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: id, To: v.Get("to"), Type: v.Get("type")}); err != nil {
-		return err
-	}
-	return q.empty()
+	return q.done(q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: id, To: v.Get("to"), Type: v.Get("type")}))
 }
 
 func commentBead(q *request) error {
@@ -321,10 +312,7 @@ func commentBead(q *request) error {
 		return err
 	}
 	c, err := q.s.cfg.Slots.Beads().Comment(q.Context(), id, in.Text)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusCreated, c)
+	return q.result(http.StatusCreated, c, err)
 }
 
 // lateWriter sends the status and headers with the first byte of the body, so that an error before
@@ -385,8 +373,5 @@ func importBeads(q *request) error {
 		return err
 	}
 	res, err := q.s.cfg.Slots.Beads().Import(q.Context(), bytes.NewReader(raw), adapters.ImportOpt{DryRun: dry})
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, res)
+	return q.result(http.StatusOK, res, err)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-func getAdapters(q *request) error { return whole(q, q.s.cfg.Slots.Status()) }
+func getAdapters(q *request) error { return whole(q, q.s.cfg.Slots.Status(), nil) }
 
 // Status is the answer to GET /v1/status. It keeps the field names that clients of the original
 // agentbox read.
@@ -163,7 +163,7 @@ func resolveName(q *request) error {
 // place returns the path of the resource that a name means, "" for none.
 func place(urn string) string {
 	if hex, ok := strings.CutPrefix(urn, "did:nostr:"); ok {
-		if len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
+		if !isKey(hex) {
 			return ""
 		}
 		return "/pods/did:nostr:" + hex

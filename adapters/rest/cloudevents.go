@@ -106,10 +106,7 @@ func (q *request) dispatchOne(e adapters.Event) error {
 		return err
 	}
 	r, err := q.s.cfg.Slots.Events().Dispatch(q.Context(), e)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusAccepted, r)
+	return q.result(http.StatusAccepted, r, err)
 }
 
 func (q *request) dispatchCloud(c adapters.CloudEvent) error {

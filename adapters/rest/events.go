@@ -28,7 +28,7 @@ func eventHistory(q *request) error {
 	}
 	q.w.Header().Set("Vary", "Accept")
 	if preferred(q.Header, jsonType, adapters.CloudBatchType, adapters.CloudEventType) == jsonType {
-		return list(q, out)
+		return list(q, out, nil)
 	}
 	// The answer is a batch for either CloudEvents type: it may contain several events.
 	batch := make([]adapters.CloudEvent, len(out.Items))
@@ -84,13 +84,10 @@ func unsubscribe(q *request) error {
 	if err != nil {
 		return err
 	}
-	if err := q.s.cfg.Slots.Events().Unsubscribe(q.Context(), id); err != nil {
-		return err
-	}
-	return q.empty()
+	return q.done(q.s.cfg.Slots.Events().Unsubscribe(q.Context(), id))
 }
 
 // lagged is the payload of a notice that a slow reader has lost messages.
 func lagged(dropped, resumeFrom uint64) json.RawMessage {
-	return json.RawMessage(fmt.Sprintf(`{"dropped":%d,"resume_from":%d}`, dropped, resumeFrom))
+	return fmt.Appendf(nil, `{"dropped":%d,"resume_from":%d}`, dropped, resumeFrom)
 }

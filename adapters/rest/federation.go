@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -77,23 +78,12 @@ func postRegister(q *request) error {
 		return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
 	}
 	grant, err := q.s.cfg.Host.Register(q.Context(), q.who.Role+" "+q.who.ID, in)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusCreated, grant)
+	return q.result(http.StatusCreated, grant, err)
 }
 
-// isKey tells whether a principal's id is a public key.
+// isKey tells whether an id is a public key.
 func isKey(id string) bool {
-	if len(id) != 64 {
-		return false
-	}
-	for _, c := range []byte(id) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 func postHeartbeat(q *request) error {
@@ -112,16 +102,6 @@ func postHeartbeat(q *request) error {
 	return q.reply(http.StatusOK, answer)
 }
 
-// done answers 204, or returns err.
-func (q *request) done(err error) error {
-	if err != nil {
-		return err
-	}
-	q.begin("")
-	q.w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
 func postDeregister(q *request) error {
 	var in federation.Farewell
 	if err := q.json(&in); err != nil {
@@ -132,10 +112,7 @@ func postDeregister(q *request) error {
 
 func getBoxes(q *request) error {
 	boxes, err := q.s.cfg.Host.Boxes(q.Context())
-	if err != nil {
-		return err
-	}
-	return whole(q, boxes)
+	return whole(q, boxes, err)
 }
 
 func postEvict(q *request) error {

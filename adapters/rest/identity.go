@@ -62,11 +62,7 @@ func needsIdentity(q *request) error {
 // answer replies with the result of f.
 func answer[T any](q *request, f func(Identity) (T, error)) error {
 	out, err := f(q.s.cfg.Identity)
-	if err != nil {
-		return err
-	}
-	q.w.Header().Set("Cache-Control", "no-store")
-	return q.reply(http.StatusOK, out)
+	return q.result(http.StatusOK, out, err)
 }
 
 func getIdentity(q *request) error { return answer(q, Identity.Show) }

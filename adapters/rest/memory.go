@@ -97,10 +97,7 @@ func deleteMemory(q *request) error {
 		return err
 	}
 	deleted, err := q.s.cfg.Slots.Memory().Del(q.Context(), key, ns)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, Deleted{deleted})
+	return q.result(http.StatusOK, Deleted{deleted}, err)
 }
 
 func listMemory(q *request) error {
@@ -113,18 +110,12 @@ func listMemory(q *request) error {
 		return err
 	}
 	out, err := q.s.cfg.Slots.Memory().List(q.Context(), ns, page)
-	if err != nil {
-		return err
-	}
-	return list(q, out)
+	return list(q, out, err)
 }
 
 func listNamespaces(q *request) error {
 	out, err := q.s.cfg.Slots.Memory().Namespaces(q.Context())
-	if err != nil {
-		return err
-	}
-	return whole(q, out)
+	return whole(q, out, err)
 }
 
 func searchMemory(q *request) error {
@@ -145,8 +136,5 @@ func searchMemory(q *request) error {
 		}
 	}
 	hits, err := q.s.cfg.Slots.Memory().Search(q.Context(), in.Query, opt)
-	if err != nil {
-		return err
-	}
-	return whole(q, hits)
+	return whole(q, hits, err)
 }

@@ -135,10 +135,7 @@ func needsMesh(q *request) error {
 
 func getMesh(q *request) error {
 	status, err := q.s.cfg.Mesh.Status()
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, status)
+	return q.result(http.StatusOK, status, err)
 }
 
 func postMeshPublish(q *request) error {
@@ -170,10 +167,7 @@ func postMeshPublish(q *request) error {
 	}
 	q.writeDeadline(time.Duration(wait)*time.Second + pieceLimit)
 	receipt, err := q.s.cfg.Mesh.Publish(q.Context(), in, time.Duration(wait)*time.Second)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusAccepted, receipt)
+	return q.result(http.StatusAccepted, receipt, err)
 }
 
 // whole64 reads an integer from the query.
@@ -195,10 +189,7 @@ func getMeshReceipt(q *request) error {
 		return err
 	}
 	receipt, err := q.s.cfg.Mesh.Receipt(id)
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, receipt)
+	return q.result(http.StatusOK, receipt, err)
 }
 
 // meshFilter reads the query of a subscription.

@@ -25,15 +25,8 @@ func listPods(q *request) error {
 	if err != nil {
 		return err
 	}
-	container := q.URL.Query().Get("container")
-	if container == "" {
-		container = "/"
-	}
-	out, err := q.s.cfg.Slots.Pods().List(q.Context(), container, page)
-	if err != nil {
-		return err
-	}
-	return list(q, out)
+	out, err := q.s.cfg.Slots.Pods().List(q.Context(), cmp.Or(q.URL.Query().Get("container"), "/"), page)
+	return list(q, out, err)
 }
 
 func (q *request) readOpt() adapters.ReadOpt {
@@ -263,7 +256,7 @@ func podOptions(q *request) error {
 		return err
 	}
 	q.podMethods(path, res.AcceptPatch, res.AcceptPost)
-	return q.empty()
+	return q.done(nil)
 }
 
 // podMethods sets the headers that name the methods and media types of a path.
@@ -328,8 +321,5 @@ func patchPod(q *request) error {
 
 func deletePod(q *request) error {
 	deleted, err := q.s.cfg.Slots.Pods().Del(q.Context(), q.podPath(), q.cond())
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, Deleted{deleted})
+	return q.result(http.StatusOK, Deleted{deleted}, err)
 }

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -143,23 +144,18 @@ func unmarshal(raw []byte, out any) error {
 		return err
 	}
 	err := json.Unmarshal(raw, out)
-	var wrong *json.UnmarshalTypeError
-	var coded *adapters.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &coded):
+	}
+	if coded, ok := errors.AsType[*adapters.Error](err); ok {
 		return coded
-	case errors.As(err, &wrong):
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		// For a member of an embedded struct, the path has the name of the Go type, with a capital.
 		path := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(name string) bool {
 			return name != "" && name[0] >= 'A' && name[0] <= 'Z'
 		})
-		field := strings.Join(path, ".")
-		if field == "" {
-			field = "body"
-		}
-		return adapters.Invalid(field, "must not be a JSON %s", adapters.Cut(wrong.Value, 32))
+		return adapters.Invalid(cmp.Or(strings.Join(path, "."), "body"), "must not be a JSON %s", adapters.Cut(wrong.Value, 32))
 	}
 	return adapters.Errorf(adapters.CodeValidation, "the body is not JSON of the contract: %v", err).With("field", "body")
 }
@@ -221,6 +217,14 @@ func (q *request) begin(contentType string) http.Header {
 // reply answers with a JSON document.
 func (q *request) reply(status int, v any) error { return q.replyAs(jsonType, status, v) }
 
+// result answers with a JSON document, or returns err.
+func (q *request) result(status int, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return q.reply(status, v)
+}
+
 // replyAs answers with a JSON document of another media type.
 func (q *request) replyAs(mediaType string, status int, v any) error {
 	body, err := json.Marshal(v)
@@ -235,8 +239,11 @@ func (q *request) replyAs(mediaType string, status int, v any) error {
 	return nil
 }
 
-// empty answers 204.
-func (q *request) empty() error {
+// done answers 204, or returns err.
+func (q *request) done(err error) error {
+	if err != nil {
+		return err
+	}
 	q.begin("")
 	q.w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -253,15 +260,15 @@ func (q *request) next(cursor adapters.NullString) {
 	q.w.Header().Set("Link", "<"+u.String()+`>; rel="next"`)
 }
 
-// list answers with one page of a list.
-func list[T any](q *request, page adapters.Page[T]) error {
+// list answers with one page of a list, or returns err.
+func list[T any](q *request, page adapters.Page[T], err error) error {
 	q.next(page.NextCursor)
-	return q.reply(http.StatusOK, page)
+	return q.result(http.StatusOK, page, err)
 }
 
-// whole answers with a list that has no further pages.
-func whole[T any](q *request, items []T) error {
-	return q.reply(http.StatusOK, adapters.Page[T]{Items: items})
+// whole answers with a list that has no further pages, or returns err.
+func whole[T any](q *request, items []T, err error) error {
+	return q.result(http.StatusOK, adapters.Page[T]{Items: items}, err)
 }
 
 // transfer reads a large body, with more time than body.

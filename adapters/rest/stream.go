@@ -33,7 +33,7 @@ type message struct {
 }
 
 // feed yields the messages of a stream. next returns io.EOF at the end of the stream; only one
-// goroutine calls next. close ends a next that waits.
+// goroutine calls next, and it ends with its context. close is called when it has ended.
 type feed struct {
 	next  func(context.Context) (message, error)
 	close func() error
@@ -127,12 +127,12 @@ func pump(ctx context.Context, f feed) *pumped {
 	return p
 }
 
-// end closes the feed and waits for its goroutine.
+// end waits for the goroutine of the feed and closes the feed.
 func (p *pumped) end(cancel context.CancelFunc) {
 	cancel()
+	<-p.done
 	// The stream has already ended: an error of close has no consequence.
 	_ = p.close()
-	<-p.done
 }
 
 // followEvents sends server-sent events (WHATWG HTML, 9.2).

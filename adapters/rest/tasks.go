@@ -117,7 +117,7 @@ func listTasks(q *request) error {
 		for _, r := range records.Items {
 			out.Items = append(out.Items, statusOf(r, now))
 		}
-		return list(q, out)
+		return list(q, out, nil)
 	}
 	return adapters.Invalid("status", "must be all, or absent")
 }
@@ -169,7 +169,7 @@ func streamTaskLog(q *request) error {
 		return err
 	}
 	return q.follow(func(context.Context) (feed, error) {
-		return feed{close: func() error { return nil }, next: func(ctx context.Context) (message, error) {
+		return feed{close: log.Close, next: func(ctx context.Context) (message, error) {
 			line, err := log.Next(ctx)
 			if err != nil {
 				return message{}, err

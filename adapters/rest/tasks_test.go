@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -168,5 +169,32 @@ func TestTaskWithoutARecordIsNotStarted(t *testing.T) {
 	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"x"}`, "Idempotency-Key", "k").is(503).problem(adapters.CodeUnavailable)
 	if len(b.agents.order) != 0 {
 		t.Errorf("%d agents", len(b.agents.order))
+	}
+}
+
+// A reader that leaves in the middle of a log leaves no open file. Without the garbage collector, which
+// closes forgotten files some time.
+func TestTaskLogIsClosed(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	b := newTaskBox(t, t.TempDir())
+	task := b.start()
+	b.agents.exit("agent-1", 0)
+	b.open("reader", "/v1/tasks/"+task.TaskID+"/logs/stream").want("", "task-complete")
+	log := strings.Repeat("2026-01-02T03:04:05.000Z "+strings.Repeat("x", 1000)+"\n", 16<<10) // more than sockets hold
+	if err := os.WriteFile(task.LogFile, []byte(log), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := b.open("reader", "/v1/tasks/"+task.TaskID+"/logs/stream")
+	s.next()
+	s.res.Body.Close()
+	b.server.Close()
+	open, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range open {
+		if file, _ := os.Readlink(fd); file == task.LogFile {
+			t.Errorf("%s is open", file)
+		}
 	}
 }

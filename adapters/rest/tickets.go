@@ -67,10 +67,7 @@ func (t *tickets) redeem(secret string, now time.Time) (Principal, bool) {
 
 func newTicket(q *request) error {
 	t, err := q.s.tickets.issue(q.who, time.Now())
-	if err != nil {
-		return err
-	}
-	return q.reply(http.StatusCreated, t)
+	return q.result(http.StatusCreated, t, err)
 }
 
 // Redeem returns the owner of the ticket in the query of r and deletes the ticket. The authentication

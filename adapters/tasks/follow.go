@@ -23,8 +23,8 @@ type Line struct {
 	Ended *Record
 }
 
-// Follower reads a task's log from a position on. At the end of the log it waits for more. One
-// goroutine may use it.
+// Follower reads a task's log from a position on. At the end of the log it waits for more. It is for
+// one goroutine at a time, which must close it.
 type Follower struct {
 	m    *Manager
 	id   string
@@ -41,14 +41,8 @@ func (m *Manager) Follow(id string, at int64) (*Follower, error) {
 }
 
 // Next returns the next line. After the last line it returns the record of the ended task, then
-// io.EOF. After an error the Follower is closed.
-func (f *Follower) Next(ctx context.Context) (next Line, err error) {
-	defer func() {
-		if err != nil && f.log != nil {
-			err = errors.Join(err, f.log.file.Close())
-			f.log = nil
-		}
-	}()
+// io.EOF.
+func (f *Follower) Next(ctx context.Context) (Line, error) {
 	if f.over {
 		return Line{}, io.EOF
 	}
@@ -76,6 +70,14 @@ func (f *Follower) Next(ctx context.Context) (next Line, err error) {
 			return Line{}, ctx.Err()
 		}
 	}
+}
+
+// Close closes the log.
+func (f *Follower) Close() error {
+	if f.log == nil {
+		return nil
+	}
+	return f.log.file.Close()
 }
 
 // line is the next line, or io.EOF if there is none yet.

@@ -64,7 +64,7 @@ func (l *logWriter) write(e adapters.AgentEvent) error {
 		}
 		return l.output(e.Kind, e.TS, data)
 	case adapters.AgentEventLagged, adapters.AgentEventError:
-		return l.line(e.TS, []byte(fmt.Sprintf("[%s: %s]", e.Kind, e.Payload)))
+		return l.line(e.TS, fmt.Appendf(nil, "[%s: %s]", e.Kind, e.Payload))
 	}
 	return nil
 }

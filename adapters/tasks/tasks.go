@@ -441,12 +441,7 @@ func (m *Manager) prune() {
 
 // sorted are the ids, oldest first: ids sort by their time.
 func (m *Manager) sorted() []string {
-	ids := make([]string, 0, len(m.tasks))
-	for id := range m.tasks {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(m.tasks))
 }
 
 // Get returns the record of a task.
@@ -506,9 +501,7 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 	if one.record.Status != Running {
 		status := one.record.Status
 		m.mu.Unlock()
-		e := adapters.Errorf(adapters.CodeConflict, "the task is %s", status).With("currentStatus", status)
-		e.Retryable = false
-		return e
+		return adapters.Errorf(adapters.CodeConflict, "the task is %s", status).With("currentStatus", status).Final()
 	}
 	one.stopped = true
 	m.mu.Unlock()

@@ -114,8 +114,7 @@ func (m *Manager) settle(one *task, exit exitPayload, err error) {
 	}
 	m.mu.Lock()
 	one.record = r
-	close(one.news)
-	one.news = make(chan struct{})
 	m.mu.Unlock()
+	m.wake(one)
 	close(one.ended)
 }
