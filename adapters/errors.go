@@ -44,8 +44,8 @@ const (
 // method or capability, and ADAPTER_DISABLED is 503 and retryable if the slot is degraded.
 func Codes() []problem.Row { return problem.Codes() }
 
-// Error is the only type of error that leaves a slot. It is immutable: With, Wrap and At return
-// changed copies.
+// Error is the only type of error that leaves a slot. It is immutable: With, Wrap, At and Final
+// return changed copies.
 type Error struct {
 	Code      Code
 	Message   string // for people, one sentence, no secrets
@@ -149,6 +149,13 @@ func (e *Error) At(slot Slot, method string) *Error {
 	if c.Method == "" {
 		c.Method = method
 	}
+	return &c
+}
+
+// Final returns a copy that says that a repeated call cannot succeed.
+func (e *Error) Final() *Error {
+	c := *e
+	c.Retryable = false
 	return &c
 }
 

@@ -274,9 +274,7 @@ func check(ctx context.Context, parts []Part, dir string, o RestoreOptions) erro
 		}
 	}
 	if len(serving) > 0 && !o.Replace && !o.DryRun {
-		e := adapters.Errorf(adapters.CodeConflict, "cannot restore %s: in use by the running box; to replace it, add --replace (over HTTP: replace=true)", strings.Join(serving, ", ")).With("parts", serving)
-		e.Retryable = false
-		return e
+		return adapters.Errorf(adapters.CodeConflict, "cannot restore %s: in use by the running box; to replace it, add --replace (over HTTP: replace=true)", strings.Join(serving, ", ")).With("parts", serving).Final()
 	}
 	return nil
 }

@@ -180,9 +180,7 @@ func (x *External) beads(ctx context.Context, minor int, method, path string, q 
 
 // notA is the error for a successful JSON answer that is not the expected object.
 func notA(what string) *adapters.Error {
-	e := adapters.Unavailable(nil, "the peer answered something that is no %s", what)
-	e.Retryable = false
-	return e
+	return adapters.Unavailable(nil, "the peer answered something that is no %s", what).Final()
 }
 
 func query(pairs ...string) url.Values {

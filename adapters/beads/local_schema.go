@@ -4,7 +4,7 @@ package beads
 const appID = 0x61626431
 
 // migrations are the steps of the schema; a step that has shipped never
-// changes. Times are milliseconds since 1970, 0 = none; texts are ” when
+// changes. Times are milliseconds since 1970, 0 = none; a text is empty if
 // there is none.
 func migrations() []string {
 	return []string{`

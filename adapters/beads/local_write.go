@@ -15,7 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
-// idAlphabet is base32 in lower case (RFC 4648): no letter looks like a digit.
+// idEncoding is base32 in lower case (RFC 4648): no letter looks like a digit.
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 func newID() string {
@@ -224,9 +224,8 @@ func (l *Local) Close(ctx context.Context, id, outcome string, opt ...adapters.C
 				return err
 			}
 			if open > 0 {
-				e := adapters.Errorf(adapters.CodeConflict, "the bead has %d open children", open).With("id", id, "open_children", open)
-				e.Retryable = false // closing the children, not waiting, helps
-				return e
+				return adapters.Errorf(adapters.CodeConflict, "the bead has %d open children", open).With("id", id, "open_children", open).
+					Final() // closing the children, not waiting, helps
 			}
 		}
 		return set(ctx, tx, id, `status = 'closed', outcome = ?, closed_at = ?, lease_until = 0, defer_until = 0`, outcome, now())
@@ -305,9 +304,7 @@ func assign(b adapters.Bead, c adapters.BeadChange) (assignments []string, args 
 		return assignments, args, nil
 	}
 	if b.Status != adapters.BeadOpen && b.Status != adapters.BeadDeferred {
-		e := adapters.Errorf(adapters.CodeConflict, "a %s bead cannot be deferred", b.Status).With("id", b.ID, "status", b.Status)
-		e.Retryable = false
-		return nil, nil, e
+		return nil, nil, adapters.Errorf(adapters.CodeConflict, "a %s bead cannot be deferred", b.Status).With("id", b.ID, "status", b.Status).Final()
 	}
 	if until := toMS(*c.DeferUntil); until > now() {
 		add(`status = 'deferred'`)

@@ -151,9 +151,7 @@ func settle(sp space, empty bool, e entry) (pin, error) {
 // pinned is the error for a namespace that has vectors of another kind. Another attempt helps only
 // after the namespace was emptied or reindexed.
 func pinned(sp space, want pin) error {
-	e := adapters.Errorf(adapters.CodeConflict, "namespace %q holds vectors of %s with %d dimensions, not of %s with %d",
+	return adapters.Errorf(adapters.CodeConflict, "namespace %q holds vectors of %s with %d dimensions, not of %s with %d",
 		sp.name, sp.pin.embedder, sp.pin.dim, want.embedder, want.dim).
-		With("resource", "namespace", "id", sp.name, "embedder", sp.pin.embedder, "dim", sp.pin.dim)
-	e.Retryable = false
-	return e
+		With("resource", "namespace", "id", sp.name, "embedder", sp.pin.embedder, "dim", sp.pin.dim).Final()
 }

@@ -186,9 +186,7 @@ func refused(status int, body []byte) *adapters.Error {
 }
 
 func lied(format string, args ...any) *adapters.Error {
-	e := adapters.Errorf(adapters.CodeEmbedding, "the embedder's answer %s", fmt.Sprintf(format, args...))
-	e.Retryable = false
-	return e
+	return adapters.Errorf(adapters.CodeEmbedding, "the embedder's answer %s", fmt.Sprintf(format, args...)).Final()
 }
 
 type embedAnswer struct {

@@ -39,9 +39,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.got.Load() > b.limit {
-		e := adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL's answer is larger than %d bytes", b.limit)
-		e.Retryable = false
-		return 0, e
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL's answer is larger than %d bytes", b.limit).Final()
 	}
 	n, err := b.r.Read(p)
 	b.got.Add(int64(n))

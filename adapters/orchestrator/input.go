@@ -67,9 +67,7 @@ func (in *input) offer(data []byte, eof bool) (taken bool, change <-chan struct{
 }
 
 func inputClosed(why string) error {
-	e := adapters.Errorf(adapters.CodeConflict, "%s", why)
-	e.Retryable = false
-	return e
+	return adapters.Errorf(adapters.CodeConflict, "%s", why).Final()
 }
 
 // feed writes until the end of input, a broken pipe, or close.

@@ -267,9 +267,7 @@ func (v *server) enter(name string, cancel context.CancelFunc) error {
 	defer v.mu.Unlock()
 	switch {
 	case v.subs[name] != nil:
-		e := adapters.Errorf(adapters.CodeConflict, "there is a subscription %q already", name)
-		e.Retryable = false
-		return e
+		return adapters.Errorf(adapters.CodeConflict, "there is a subscription %q already", name).Final()
 	case len(v.subs) >= maxSubscriptions:
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d subscriptions", maxSubscriptions)
 	}

@@ -121,9 +121,7 @@ func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpat
 	opts.EscapeHTML = false
 	changed, err := ops.ApplyWithOptions(doc, opts)
 	if err != nil {
-		e := adapters.Errorf(adapters.CodeConflict, "the patch does not fit the resource: %w", err)
-		e.Retryable = false
-		return adapters.Written{}, e
+		return adapters.Written{}, adapters.Errorf(adapters.CodeConflict, "the patch does not fit the resource: %w", err).Final()
 	}
 	return s.write(ctx, path, wire.Request{
 		Method: http.MethodPut, Path: target, ContentType: contentType, Body: changed,
@@ -168,9 +166,7 @@ func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapter
 		return nil, "", "", adapters.TooLarge("the document to patch", maxPatchDoc, -1)
 	}
 	if !json.Valid(doc) {
-		e := adapters.Errorf(adapters.CodeConflict, "the resource says it is JSON and is not")
-		e.Retryable = false
-		return nil, "", "", e
+		return nil, "", "", adapters.Errorf(adapters.CodeConflict, "the resource says it is JSON and is not").Final()
 	}
 	return doc, r.ContentType, r.ETag, nil
 }

@@ -244,7 +244,5 @@ func mediaType(h http.Header) string {
 
 // lied is UNAVAILABLE without a chance that a retry helps: the server does not use the protocol.
 func lied(format string, args ...any) *adapters.Error {
-	e := adapters.Unavailable(nil, "the server's "+format, args...)
-	e.Retryable = false
-	return e
+	return adapters.Unavailable(nil, "the server's "+format, args...).Final()
 }

@@ -34,9 +34,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 
 // lied is UNAVAILABLE without a chance that a retry helps: the peer does not use the format.
 func lied(format string, args ...any) *adapters.Error {
-	e := adapters.Unavailable(nil, "the peer's "+format, args...)
-	e.Retryable = false
-	return e
+	return adapters.Unavailable(nil, "the peer's "+format, args...).Final()
 }
 
 // JSON sends in (nil = no body) and reads a JSON answer into out. If out is nil, or the status is
