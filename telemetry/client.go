@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -138,12 +139,8 @@ func (c *client) send(ctx context.Context, body []byte) error {
 	if err != nil {
 		return outbound.WithoutURL(err)
 	}
-	for name, values := range c.headers {
-		req.Header[name] = values
-	}
-	for name, values := range c.protocol.header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, c.headers)
+	maps.Copy(req.Header, c.protocol.header)
 	l := new(line)
 	defer l.hangUp()
 	resp, err := (&http.Client{

@@ -87,9 +87,7 @@ func NewExternal(cfg ExternalConfig) (*External, error) {
 	case cfg.SpoolBytes != 0 && cfg.SpoolBytes < minMaxBytes:
 		return nil, &adapters.ConfigError{Key: "slots.events.spool_bytes", Message: "must be at least 1 MiB"}
 	}
-	if cfg.SpoolBytes == 0 {
-		cfg.SpoolBytes = DefaultSpoolBytes
-	}
+	cfg.SpoolBytes = cmp.Or(cfg.SpoolBytes, DefaultSpoolBytes)
 	x := &External{cfg: cfg}
 	var err error
 	if x.client, x.path, err = cfg.client(); err != nil {
@@ -272,9 +270,7 @@ func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Rec
 	if err := ctx.Err(); err != nil {
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
-	if e.Source == "" {
-		e.Source = o.source
-	}
+	e.Source = cmp.Or(e.Source, o.source)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if r, ok := o.ids.get(e.ID); ok {

@@ -98,7 +98,7 @@ func (s *subscription) start(from adapters.From, j *journal) {
 		return
 	}
 	s.after = from.After
-	switch oldest := oldestLocked(j); {
+	switch oldest := j.oldestLocked(); {
 	case from.After > j.seq:
 		// This number was not given out yet, so it comes from another journal. What the reader
 		// missed cannot be known.
@@ -108,15 +108,6 @@ func (s *subscription) start(from adapters.From, j *journal) {
 		s.pending = append(s.pending, lagged(oldest-from.After-1, oldest))
 		s.after = oldest - 1
 	}
-}
-
-func oldestLocked(j *journal) uint64 {
-	for _, s := range j.segments {
-		if s.first != 0 {
-			return s.first
-		}
-	}
-	return j.seq + 1
 }
 
 func lagged(dropped, resume uint64) adapters.Event {
@@ -132,7 +123,7 @@ func (s *subscription) push(e adapters.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.live {
-		s.signal() // the event is in the journal
+		signal(s.wake) // the event is in the journal
 		return
 	}
 	if s.dropped > 0 || len(s.buffer) >= subscriberBuffer {
@@ -141,14 +132,7 @@ func (s *subscription) push(e adapters.Event) {
 		return
 	}
 	s.buffer = append(s.buffer, e)
-	s.signal()
-}
-
-func (s *subscription) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal(s.wake)
 }
 
 // ID names the subscription for Unsubscribe.

@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,10 +115,7 @@ func openJournal(ctx context.Context, dir string, always bool, split int64, each
 		}
 	}
 	slices.SortFunc(j.segments, func(a, b *segment) int {
-		if c := strings.Compare(a.day, b.day); c != 0 {
-			return c
-		}
-		return a.n - b.n
+		return cmp.Or(cmp.Compare(a.day, b.day), a.n-b.n)
 	})
 	if err := j.recover(ctx, each); err != nil {
 		return nil, err
@@ -443,6 +441,11 @@ func (j *journal) probe() error {
 func (j *journal) size() (total int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.sizeLocked()
+}
+
+// sizeLocked is size for a caller that holds mu.
+func (j *journal) sizeLocked() (total int64) {
 	for _, s := range j.segments {
 		total += s.size
 	}
@@ -454,10 +457,7 @@ func (j *journal) size() (total int64) {
 func (j *journal) drop(unwanted func(s segmentInfo) bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	total := int64(0)
-	for _, s := range j.segments {
-		total += s.size
-	}
+	total := j.sizeLocked()
 	dropped := false
 	for len(j.segments) > 1 {
 		s := j.segments[0]

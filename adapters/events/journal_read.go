@@ -18,6 +18,11 @@ import (
 func (j *journal) oldest() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	return j.oldestLocked()
+}
+
+// oldestLocked is oldest for a caller that holds mu.
+func (j *journal) oldestLocked() uint64 {
 	for _, s := range j.segments {
 		if s.first != 0 {
 			return s.first

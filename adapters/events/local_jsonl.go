@@ -1,9 +1,11 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"math"
 	"strconv"
 	"sync"
@@ -67,9 +69,7 @@ func NewLocal(cfg LocalConfig) (*Local, error) {
 	case cfg.MaxBytes != 0 && cfg.MaxBytes < minMaxBytes:
 		return nil, &adapters.ConfigError{Key: "slots.events.max_bytes", Message: "must be at least 1 MiB"}
 	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = math.MaxInt64
-	}
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, math.MaxInt64)
 	return &Local{cfg: cfg}, nil
 }
 
@@ -98,7 +98,7 @@ func (l *Local) Connect(ctx context.Context) error {
 	key := sha256.Sum256([]byte("events\x00" + l.cfg.Dir)) // cursors outlive the process
 	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub(), source: sourceOf(l.cfg.Source)}
 	if err := o.retain(l.cfg); err != nil {
-		return err
+		return errors.Join(err, j.close())
 	}
 	l.open.Store(o)
 	return nil
@@ -159,9 +159,7 @@ func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receip
 	if err := ctx.Err(); err != nil {
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
-	if e.Source == "" {
-		e.Source = o.source
-	}
+	e.Source = cmp.Or(e.Source, o.source)
 	o.mu.Lock()
 	if r, ok := o.ids.get(e.ID); ok {
 		o.mu.Unlock()

@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -47,12 +48,7 @@ func (e *entry) payload() json.RawMessage {
 
 // isText is what JSON can carry as it is and every reader can take.
 func isText(b []byte) bool {
-	for _, c := range b {
-		if c == 0 {
-			return false
-		}
-	}
-	return utf8.Valid(b)
+	return !slices.Contains(b, 0) && utf8.Valid(b)
 }
 
 // mustJSON encodes types of this package, which never fails.

@@ -2,14 +2,17 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,9 +107,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Transport == nil {
 		cfg.Transport = Transport()
 	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "agentinit"
-	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "agentinit")
 	return &Client{
 		cfg: cfg, base: base, major: v.Major,
 		http: &http.Client{Transport: cfg.Transport, CheckRedirect: checkRedirect},
@@ -345,12 +346,7 @@ func expected(want []int, status int) bool {
 	if want == nil {
 		return status >= 200 && status < 300
 	}
-	for _, s := range want {
-		if s == status {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(want, status)
 }
 
 func (c *Client) request(ctx context.Context, r Request, key string) (*http.Request, error) {
@@ -388,15 +384,9 @@ func (c *Client) request(ctx context.Context, r Request, key string) (*http.Requ
 func (c *Client) headers(ctx context.Context, req *http.Request, r Request, key string) error {
 	m := adapters.MetaFrom(ctx)
 	h := req.Header
-	for k, vs := range r.Header {
-		h[k] = vs
-	}
-	accept := r.Accept
-	if accept == "" {
-		accept = "application/json, " + adapters.ProblemType
-	}
+	maps.Copy(h, r.Header)
 	for _, p := range [][2]string{
-		{"Accept", accept}, {"Content-Type", r.ContentType}, {"User-Agent", c.cfg.UserAgent}, {"Traceparent", m.TraceParent},
+		{"Accept", cmp.Or(r.Accept, "application/json, "+adapters.ProblemType)}, {"Content-Type", r.ContentType}, {"User-Agent", c.cfg.UserAgent}, {"Traceparent", m.TraceParent},
 		{"Agentbox-Contract", fmt.Sprintf("%s/%d", c.cfg.Slot, c.major)}, {"Agentbox-Session", m.SessionID},
 		{"Agentbox-Execution", m.ExecutionID}, {"Agentbox-Actor", m.Actor}, {"Idempotency-Key", key},
 	} {

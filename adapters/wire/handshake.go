@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -43,9 +44,7 @@ func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 		return Peer{}, adapters.AsError(err).Wrap(ErrNoDescription)
 	}
 	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot], Version: meta.Version, Described: true}
-	if peer.Contract == "" {
-		peer.Contract = assumedVersion
-	}
+	peer.Contract = cmp.Or(peer.Contract, assumedVersion)
 	ours, _ := adapters.ContractOf(c.cfg.Slot)
 	return peer, adapters.CheckVersion(c.cfg.Slot, ours.Version, peer.Contract, false)
 }

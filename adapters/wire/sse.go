@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -40,7 +39,6 @@ type EventStream struct {
 	failed chan error // one error, then closed
 	cancel context.CancelFunc
 	done   chan struct{}
-	once   sync.Once
 }
 
 // Events opens a stream. It makes the first connection before it returns, so a peer without a
@@ -83,7 +81,7 @@ func (s *EventStream) Next(ctx context.Context) (ServerEvent, error) {
 
 // Close ends the stream and waits for its goroutine.
 func (s *EventStream) Close() error {
-	s.once.Do(s.cancel)
+	s.cancel()
 	<-s.done
 	return nil
 }

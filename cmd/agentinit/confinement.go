@@ -129,8 +129,7 @@ func oneConfinement(m *schema.Manifest, c schema.Confinement, users *bootstrap.U
 		ofItsOwn: c.User == "" && mayChangeUser(),
 	}
 	if c.Umask != nil {
-		mask := int(*c.Umask)
-		out.umask = &mask
+		out.umask = new(int(*c.Umask))
 	}
 	if c.User == "" {
 		return out, nil

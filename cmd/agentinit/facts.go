@@ -91,8 +91,7 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 			out[i].Logs = joined(out[i].Logs, streams[former])
 		}
 		if p.LastExit != nil {
-			status := p.LastExit.Status()
-			out[i].LastExit = &status
+			out[i].LastExit = new(p.LastExit.Status())
 		}
 		out[i].Refused = refusedCalls(m.b.system.Refusals(p.Name))
 		u := m.b.system.Usage(p.Name, p.Run, now)
