@@ -412,7 +412,7 @@ func TestOneRelayIsEnough(t *testing.T) {
 
 func TestNoRelayConfigured(t *testing.T) {
 	r := NewReadiness(event.NewBus(8))
-	r.FollowRelays(t.Context(), nil, DialRelay)
+	r.FollowRelays(t.Context(), nil, nil)
 	if q := r.Verdict().Requirements[1]; q.Met || q.ID != RelayID {
 		t.Fatalf("got %+v", q)
 	}

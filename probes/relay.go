@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
-
-	"github.com/coder/websocket"
 )
 
 // RelayTimeout bounds one websocket connect.
@@ -18,21 +15,6 @@ const RelayID = "relay:any"
 
 // RelayDial completes a websocket connect to url and closes it again.
 type RelayDial func(ctx context.Context, url string) error
-
-// DialRelay is the RelayDial of the real network.
-func DialRelay(ctx context.Context, url string) error {
-	// The transport has no keep-alive: a check every few seconds must not leave idle connections
-	// behind.
-	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}
-	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client})
-	if err != nil {
-		if resp != nil {
-			return fmt.Errorf("answered %s", resp.Status)
-		}
-		return err
-	}
-	return c.CloseNow()
-}
 
 // FollowRelays keeps the relay requirement up to date until ctx ends. It is met while at least one
 // of urls completes a connect within RelayTimeout. Like FollowMounts, it must start before the

@@ -22,7 +22,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/mailbox"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
-	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -179,7 +178,11 @@ func (b *box) relayReachable(ctx context.Context, url string) error {
 	if p := b.mesh.pool.Load(); p != nil && slices.ContainsFunc(p.Status(), func(s pool.Status) bool { return s.URL == url && s.State == pool.Connected }) {
 		return nil
 	}
-	return probes.DialRelay(ctx, url)
+	c, err := pool.Dial(ctx, url)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // rotated says that the box has another key. The relays must learn it before they deliver messages
