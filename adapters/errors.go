@@ -66,11 +66,8 @@ var (
 	ErrPermissionDenied    = &Error{Code: CodePermissionDenied}
 	ErrNotFound            = &Error{Code: CodeNotFound}
 	ErrAlreadyClaimed      = &Error{Code: CodeAlreadyClaimed}
-	ErrNotClaimable        = &Error{Code: CodeNotClaimable}
-	ErrDependencyCycle     = &Error{Code: CodeDependencyCycle}
 	ErrConflict            = &Error{Code: CodeConflict}
 	ErrContractMismatch    = &Error{Code: CodeContractMismatch}
-	ErrSessionEvicted      = &Error{Code: CodeSessionEvicted}
 	ErrPreconditionFailed  = &Error{Code: CodePreconditionFailed}
 	ErrPayloadTooLarge     = &Error{Code: CodePayloadTooLarge}
 	ErrUnsupported         = &Error{Code: CodeUnsupported}

@@ -88,7 +88,7 @@ type Auth struct {
 	mode     AuthMode
 	digest   atomic.Pointer[[sha256.Size]byte]
 	keyless  atomic.Bool   // no management key will come
-	nostr    Authenticator // nil: signed requests cannot be checked in this build
+	nostr    Authenticator // nil: signed requests are refused
 	failures *prometheus.CounterVec
 	keys     atomic.Pointer[[]Key]
 	tokens   atomic.Pointer[TokenOwner]
@@ -148,17 +148,6 @@ func (a *Auth) SetKey(key string) {
 
 // SetNoKey says that no management key will come: a wrong credential then is refused for good.
 func (a *Auth) SetNoKey() { a.keyless.Store(true) }
-
-// Limitation says what this build cannot do of what the mode promises; "" if it can do everything.
-func (a *Auth) Limitation() string {
-	switch {
-	case a.nostr != nil || a.mode == AuthBearer:
-		return ""
-	case a.mode == AuthHybrid:
-		return "signed requests (NIP-98) cannot be checked yet: the bearer key alone is accepted"
-	}
-	return "signed requests (NIP-98) cannot be checked yet: every request that needs a key is refused"
-}
 
 // Authenticate implements Authenticator.
 func (a *Auth) Authenticate(r *http.Request) (Principal, error) {

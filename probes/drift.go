@@ -131,14 +131,8 @@ func samePort(declared, bound string) bool {
 }
 
 // without returns the members of a that are not in b.
-func without(a, b []string) []string {
-	var out []string
-	for _, x := range a {
-		if !slices.Contains(b, x) {
-			out = append(out, x)
-		}
-	}
-	return out
+func without[T comparable](a, b []T) []T {
+	return slices.DeleteFunc(slices.Clone(a), func(x T) bool { return slices.Contains(b, x) })
 }
 
 // DriftDetector compares contract and reality at its start and every DriftCycle, and remembers the
@@ -189,27 +183,17 @@ func (d *DriftDetector) Once(ctx context.Context) {
 	before := d.current
 	d.current = found
 	d.mu.Unlock()
-	for _, x := range minus(found, before) {
+	for _, x := range without(found, before) {
 		level := event.Warn
 		if x.Severity == DriftFatal {
 			level = event.Error
 		}
 		d.publish(level, EventContractDrift, x)
 	}
-	for _, x := range minus(before, found) {
+	for _, x := range without(before, found) {
 		d.publish(event.Info, EventContractKept, x)
 	}
 	d.require(found)
-}
-
-func minus(a, b []Drift) []Drift {
-	var out []Drift
-	for _, x := range a {
-		if !slices.Contains(b, x) {
-			out = append(out, x)
-		}
-	}
-	return out
 }
 
 func (d *DriftDetector) publish(level event.Level, name string, x Drift) {

@@ -4,6 +4,7 @@ import (
 	"mime"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -52,13 +53,10 @@ func (s *Server) follow(address netip.Addr, chain string, last func(string) (res
 	return address
 }
 
-func (s *Server) trusts(address netip.Addr) bool {
-	for _, p := range s.cfg.TrustedProxies {
-		if p.Contains(address) {
-			return true
-		}
-	}
-	return false
+func (s *Server) trusts(address netip.Addr) bool { return contains(s.cfg.TrustedProxies, address) }
+
+func contains(networks []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 func lastEntry(chain string) (rest, entry string) {

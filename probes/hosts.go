@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/problem"
@@ -78,13 +79,6 @@ var privateSuffixes = []string{".localhost", ".internal", ".svc", ".cluster.loca
 // isPrivateName tells whether a name is a single word, such as that of a service on the same
 // network, or has a private suffix.
 func isPrivateName(name string) bool {
-	if !strings.Contains(name, ".") {
-		return true
-	}
-	for _, suffix := range privateSuffixes {
-		if strings.HasSuffix(name, suffix) {
-			return true
-		}
-	}
-	return false
+	return !strings.Contains(name, ".") ||
+		slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }

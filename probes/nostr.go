@@ -87,7 +87,7 @@ func (n *Nostr) address(r *http.Request) (string, error) {
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && n.trusts(bare(peer.Addr())) {
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && contains(n.cfg.TrustedProxies, bare(peer.Addr())) {
 		scheme = orElse(r.Header.Values("X-Forwarded-Proto"), scheme)
 		host = orElse(r.Header.Values("X-Forwarded-Host"), host)
 	}
@@ -129,10 +129,6 @@ func (n *Nostr) ofListener(r *http.Request, scheme string) []string {
 		}
 	}
 	return origins
-}
-
-func (n *Nostr) trusts(address netip.Addr) bool {
-	return slices.ContainsFunc(n.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // orElse is the value of a header that a proxy sets, or other if the header is there twice or not

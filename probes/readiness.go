@@ -18,7 +18,6 @@ const (
 	EventListenFailed  = "ListenerFailed"
 	EventAcceptFailed  = "ListenerAcceptFailed" // connections wait until the cause is gone
 	EventHandlerPanic  = "HandlerPanicked"
-	EventAuthMode      = "ManagementAuthMode"
 	EventContractDrift = "ContractDriftDetected"
 	EventContractKept  = "ContractDriftResolved"
 )

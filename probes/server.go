@@ -112,10 +112,6 @@ func NewServer(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, metrics: m, anonymous: newAnonymous(), forged: newAnonymous(), names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
 	s.keyless = s.openRoutes()
 	s.router = onFirstRequest(s.routes)
-	if why := cfg.Auth.Limitation(); why != "" {
-		cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventAuthMode,
-			Fields: map[string]any{"mode": string(cfg.Auth.mode), "limitation": why}})
-	}
 	return s, nil
 }
 

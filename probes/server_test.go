@@ -321,11 +321,8 @@ func TestAuthModes(t *testing.T) {
 	if m, err := ParseAuthMode(""); err != nil || m != AuthHybrid {
 		t.Errorf("got %v %v", m, err)
 	}
-	for mode, says := range map[AuthMode]bool{AuthBearer: false, AuthHybrid: true, AuthNIP98: true} {
+	for _, mode := range []AuthMode{AuthBearer, AuthHybrid, AuthNIP98} {
 		r := newRig(t, mode)
-		if said := r.bus.Counts()[EventAuthMode] == 1; said != says {
-			t.Errorf("%s: said=%v", mode, said)
-		}
 		r.auth.SetKey("k")
 		r.server.Mount("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		want := 200
