@@ -254,6 +254,7 @@ func TestPostgresSchemaChangesBeneath(t *testing.T) {
 		calls    adapters.Code // "" = they work
 	}{
 		"newer version":    {"UPDATE memory_meta SET value = '99' WHERE name = 'schema_version'", "UPDATE memory_meta SET value = '1' WHERE name = 'schema_version'", adapters.CodeContractMismatch, ""},
+		"negative version": {"UPDATE memory_meta SET value = '-1' WHERE name = 'schema_version'", "UPDATE memory_meta SET value = '1' WHERE name = 'schema_version'", adapters.CodeContractMismatch, ""},
 		"odd version":      {"UPDATE memory_meta SET value = 'x' WHERE name = 'schema_version'", "UPDATE memory_meta SET value = '1' WHERE name = 'schema_version'", adapters.CodeContractMismatch, ""},
 		"no version":       {"DELETE FROM memory_meta WHERE name = 'schema_version'", "INSERT INTO memory_meta VALUES ('schema_version', '1')", adapters.CodeContractMismatch, ""},
 		"no meta":          {"ALTER TABLE memory_meta RENAME TO gone", "ALTER TABLE gone RENAME TO memory_meta", adapters.CodeUnavailable, ""},

@@ -210,7 +210,7 @@ func pgAdoptKey(ctx context.Context, tx pgx.Tx) error {
 func pgVersion(raw []byte) (int, error) {
 	version, err := strconv.Atoi(string(raw))
 	switch {
-	case err != nil:
+	case err != nil || version < 0:
 		return 0, noVersion()
 	case version > len(pgMigrations):
 		return 0, adapters.Errorf(adapters.CodeContractMismatch, "the database has schema %d, this program knows up to %d", version, len(pgMigrations)).

@@ -293,6 +293,8 @@ func check(ctx context.Context, conn *sql.Conn, o Options) (int, error) {
 	switch {
 	case tables > 0 && app != int64(o.AppID):
 		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s belongs to another program; it is left as it is", o.Path)
+	case version < 0:
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s has schema %d, which no version of this program has made; it is left as it is", o.Path, version)
 	case version > int64(len(o.Migrations)):
 		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s has schema %d, newer than %d, the newest known here; it is left as it is", o.Path, version, len(o.Migrations))
 	}
@@ -340,12 +342,13 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return Error(err)
 	}
+	// Also if f panics: the connection cannot be closed before. After a commit it does nothing, and
+	// its error does not matter: the file keeps its state.
+	defer func() { _ = tx.Rollback() }()
 	if err = onlyTables(ctx, tx); err == nil {
 		err = f(tx)
 	}
 	if err != nil {
-		// An error of the rollback does not matter: the file keeps its state.
-		_ = tx.Rollback()
 		return Error(err)
 	}
 	err = tx.Commit()

@@ -327,3 +327,38 @@ func TestViewsAndTriggersAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Other programs of our user can write any version into the file.
+func TestAVersionOfAnotherIsRefused(t *testing.T) {
+	for _, version := range []string{"-1", "-2147483648", "2", "2147483647"} {
+		path := filepath.Join(t.TempDir(), "a.db")
+		db, err := openTable(t, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		foreign(t, path, "PRAGMA user_version = "+version)
+		if _, err := openTable(t, path); !errors.Is(err, adapters.ErrUnavailable) {
+			t.Errorf("schema %s: %v", version, err)
+		}
+	}
+}
+
+func TestAPanicEndsItsTransaction(t *testing.T) {
+	db, err := openTable(t, filepath.Join(t.TempDir(), "a.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = db.Write(t.Context(), func(*sql.Tx) error { panic("a defect") })
+	}()
+	if err := db.Write(t.Context(), func(*sql.Tx) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
