@@ -13,8 +13,8 @@ const (
 	CloudBatchType = "application/cloudevents-batch+json"
 )
 
-// cloudPrefix precedes agentbox's kinds in a CloudEvents type.
-const cloudPrefix = "agentbox."
+// CloudPrefix precedes agentbox's kinds in a CloudEvents type.
+const CloudPrefix = "agentbox."
 
 // CloudEvent is an Event in the JSON format of CloudEvents 1.0.
 type CloudEvent struct {
@@ -36,7 +36,7 @@ type CloudEvent struct {
 // Cloud is the event as a CloudEvent.
 func (e Event) Cloud() CloudEvent {
 	c := CloudEvent{
-		SpecVersion: "1.0", ID: e.ID, Source: e.Source, Type: cloudPrefix + e.Kind, Subject: e.Subject,
+		SpecVersion: "1.0", ID: e.ID, Source: e.Source, Type: CloudPrefix + e.Kind, Subject: e.Subject,
 		DataContentType: "application/json", SessionID: string(e.SessionID), ExecutionID: string(e.ExecutionID),
 		Sequence: strconv.FormatUint(e.Seq, 10), Author: e.Author, Data: e.Payload,
 	}
@@ -71,7 +71,7 @@ func (c CloudEvent) Event() (Event, error) {
 		payload = nil
 	}
 	return Event{
-		ID: c.ID, Kind: strings.TrimPrefix(c.Type, cloudPrefix), Source: c.Source, Subject: c.Subject,
+		ID: c.ID, Kind: strings.TrimPrefix(c.Type, CloudPrefix), Source: c.Source, Subject: c.Subject,
 		SessionID: NullString(c.SessionID), ExecutionID: NullString(c.ExecutionID), Payload: payload,
 	}, nil
 }

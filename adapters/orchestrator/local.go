@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,10 +108,7 @@ func (l *Local) Health(context.Context) adapters.Health {
 func (l *Local) Disconnect(ctx context.Context) error {
 	l.mu.Lock()
 	l.connected = false
-	var left []*agent
-	for _, a := range l.agents {
-		left = append(left, a)
-	}
+	left := slices.Collect(maps.Values(l.agents))
 	l.mu.Unlock()
 	var wg sync.WaitGroup
 	errs := make(chan error, len(left))
@@ -337,10 +335,7 @@ func (l *Local) ListAgents(ctx context.Context, filter adapters.AgentFilter) ([]
 		return nil, err
 	}
 	l.mu.Lock()
-	all := make([]*agent, 0, len(l.agents))
-	for _, a := range l.agents {
-		all = append(all, a)
-	}
+	all := slices.Collect(maps.Values(l.agents))
 	l.mu.Unlock()
 	slices.SortFunc(all, func(a, b *agent) int { return cmp.Compare(a.number, b.number) })
 	list := make([]adapters.Agent, 0, len(all))

@@ -1,11 +1,13 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,11 +53,8 @@ const actorHost = "host"
 // context carries the metadata of a peer's call. Only peers with all rights can attach through the
 // control socket, so the peer may name the actor.
 func (m meta) context(ctx context.Context) context.Context {
-	if m.Actor == "" {
-		m.Actor = actorHost
-	}
 	return adapters.WithMeta(ctx, adapters.Meta{
-		SessionID: m.SessionID, ExecutionID: m.ExecutionID, Actor: m.Actor, Admin: true,
+		SessionID: m.SessionID, ExecutionID: m.ExecutionID, Actor: cmp.Or(m.Actor, actorHost), Admin: true,
 		IdempotencyKey: m.IdempotencyKey, TraceParent: m.TraceParent,
 	})
 }
@@ -190,11 +189,8 @@ func (v *server) list(ctx context.Context, raw json.RawMessage) (any, error) {
 		return nil, err
 	}
 	if p.Cursor != "" {
-		i := 0
-		for i < len(all) && all[i].AgentID != p.Cursor {
-			i++
-		}
-		if i == len(all) {
+		i := slices.IndexFunc(all, func(a adapters.Agent) bool { return a.AgentID == p.Cursor })
+		if i < 0 {
 			return nil, adapters.Invalid("cursor", "is not one of ours, or its agent is forgotten")
 		}
 		all = all[i+1:]
@@ -237,10 +233,7 @@ func (v *server) subscribe(ctx context.Context, s *session, raw json.RawMessage)
 	if err != nil {
 		return nil, nil, err
 	}
-	name := p.Subscription
-	if name == "" {
-		name = p.AgentID
-	}
+	name := cmp.Or(p.Subscription, p.AgentID)
 	if err := adapters.CheckName("subscription", name, 128); err != nil {
 		return nil, nil, err
 	}
@@ -309,10 +302,7 @@ func (v *server) unsubscribe(raw json.RawMessage) {
 	if err != nil {
 		return // a notification has no answer
 	}
-	name := p.Subscription
-	if name == "" {
-		name = p.AgentID
-	}
+	name := cmp.Or(p.Subscription, p.AgentID)
 	v.mu.Lock()
 	cancel := v.subs[name]
 	v.mu.Unlock()

@@ -135,7 +135,7 @@ func (s *session) take(line []byte) error {
 	case !s.isGreeted():
 		return s.greet(m)
 	case m.ID == nil:
-		if *m.Method != "agent.input" {
+		if *m.Method != rpcInput {
 			s.handler.notice(s, *m.Method, m.Params)
 			return nil
 		}
@@ -177,7 +177,7 @@ func (s *session) accept(m message) error {
 		defer func() { <-s.serving }()
 		s.serve(m)
 	}
-	if *m.Method == "agent.input" {
+	if *m.Method == rpcInput {
 		s.inputs <- job // has room for all that serving lets through
 		return nil
 	}

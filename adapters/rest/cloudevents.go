@@ -45,10 +45,7 @@ func dispatchEvents(q *request) error {
 const ownSource = "agentinit"
 
 // ownKinds begin the kinds of agentinit's own events: only an admin may use them.
-var ownKinds = []string{cloudPrefix, "box."}
-
-// cloudPrefix precedes an agentinit kind in the type of a CloudEvent.
-const cloudPrefix = "agentbox."
+var ownKinds = []string{adapters.CloudPrefix, "box."}
 
 // boxSources are the prefixes of sources that name a box.
 var boxSources = []string{"urn:agentbox:", "did:nostr:"}
@@ -120,8 +117,8 @@ func (q *request) dispatchCloud(c adapters.CloudEvent) error {
 // fromCloud turns a CloudEvent into an agentinit event. An agent may not use types with agentinit's
 // prefix: only a caller that forwards the events of a box needs them.
 func (q *request) fromCloud(c adapters.CloudEvent) (adapters.Event, error) {
-	if q.who.Role == RoleAgent && strings.HasPrefix(strings.ToLower(c.Type), cloudPrefix) {
-		return adapters.Event{}, adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits types that begin with %q", cloudPrefix)
+	if q.who.Role == RoleAgent && strings.HasPrefix(strings.ToLower(c.Type), adapters.CloudPrefix) {
+		return adapters.Event{}, adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits types that begin with %q", adapters.CloudPrefix)
 	}
 	return c.Event()
 }

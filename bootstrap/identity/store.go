@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -104,12 +105,8 @@ var agentIDs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 
 // NewStore returns a Store. It reads no file.
 func NewStore(cfg Config) (*Store, error) {
-	if cfg.AgentID == "" {
-		cfg.AgentID = DefaultAgentID
-	}
-	if cfg.Log2N == 0 {
-		cfg.Log2N = defaultLog2N
-	}
+	cfg.AgentID = cmp.Or(cfg.AgentID, DefaultAgentID)
+	cfg.Log2N = cmp.Or(cfg.Log2N, defaultLog2N)
 	if !agentIDs().MatchString(cfg.AgentID) {
 		return nil, fmt.Errorf("AGENTBOX_AGENT_ID is %q; use 1 to 64 letters, digits, '.', '_' and '-', not beginning with a mark", cfg.AgentID)
 	}

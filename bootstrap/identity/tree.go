@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,10 +111,7 @@ func (i Identity) profileURL(podBase string) string {
 
 // Profile is the profile document, JSON-LD.
 func (i Identity) Profile(podBase string) map[string]any {
-	id := "#me"
-	if url := i.profileURL(podBase); url != "" {
-		id = url
-	}
+	id := cmp.Or(i.profileURL(podBase), "#me")
 	return map[string]any{
 		"@context": map[string]any{
 			"foaf": "http://xmlns.com/foaf/0.1/", "owl": "http://www.w3.org/2002/07/owl#", "schema": "https://schema.org/",

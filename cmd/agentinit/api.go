@@ -33,20 +33,20 @@ func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 		s.tasks, err = tasks.New(tasks.Config{
 			Dir: filepath.Join(b.roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: s.slots.Orchestrator(),
 			Report: func(task string, err error) {
-				b.apiTrouble("TaskTrouble", map[string]any{"task": task, "error": err.Error()})
+				b.slotTrouble("TaskTrouble", map[string]any{"task": task, "error": err.Error()})
 			},
 		})
 	}
 	if err != nil {
 		// Without a place for their records there are no tasks; everything else works.
-		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
+		b.slotTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	s.api, err = rest.New(rest.Config{
 		Slots: s.slots, Principal: principal, Version: version, Tasks: s.tasks, Facts: b.statusFacts(m), Backup: b.localState(s.tasks),
 		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
 		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m), HeldBodies: heldBodies(b.memoryLimit), Scarce: reserve.Scarce,
 		Report: func(route string, err error) {
-			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
+			b.slotTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},
 	})
 	if err != nil {
@@ -69,7 +69,8 @@ func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 	return b.serveOperators(m, s)
 }
 
-func (b *box) apiTrouble(name string, fields map[string]any) {
+// slotTrouble publishes a warning about the slots and what serves them.
+func (b *box) slotTrouble(name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: name, Fields: fields})
 }
 

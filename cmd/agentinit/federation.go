@@ -234,8 +234,8 @@ func (f *member) Registration() federation.Registration {
 	if own, ok := f.b.self.current(); ok {
 		r.DID = own.DID
 	}
-	if origins, err := bootstrap.PublicOrigins(f.m, f.b.getenv); err == nil && len(origins) > 0 {
-		r.MetaURL = origins[0] + "/v1/meta"
+	if base := f.b.publicBase(f.m); base != "" {
+		r.MetaURL = base + "/v1/meta"
 	} else if at := f.b.server.Bound("management"); at != "" {
 		r.MetaURL = "http://" + at + "/v1/meta"
 	}

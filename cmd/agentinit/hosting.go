@@ -33,7 +33,7 @@ const (
 // hosting is federation.mode = "host": the registry opens when the workspace is ready. Its methods
 // may be called from any goroutine.
 type hosting struct {
-	*lateHost
+	lateHost
 	b       *box
 	m       *schema.Manifest
 	members map[string]bool // keys that may register
@@ -53,7 +53,7 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 	if d := m.Federation.Heartbeat.Std(); d < federation.MinInterval || d > federation.MaxInterval {
 		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.heartbeat is " + d.String() + "; write 5s to 5m"}
 	}
-	h := &hosting{lateHost: newLateHost(), b: b, m: m, members: map[string]bool{}, refusals: refusalEvents()}
+	h := &hosting{b: b, m: m, members: map[string]bool{}, refusals: refusalEvents()}
 	for _, text := range m.Federation.AllowedPubkeys {
 		key, err := identity.ParsePublicKey(text)
 		if err != nil {

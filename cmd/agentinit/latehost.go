@@ -13,8 +13,6 @@ import (
 // lateHost answers UNAVAILABLE until its registry is open; boxes then try again.
 type lateHost struct{ host atomic.Pointer[mesh.Host] }
 
-func newLateHost() *lateHost { return new(lateHost) }
-
 func (l *lateHost) set(h *mesh.Host) { l.host.Store(h) }
 func (l *lateHost) get() *mesh.Host  { return l.host.Load() }
 

@@ -156,9 +156,9 @@ func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx co
 		Set: func() *adapters.Set { return b.slots }, Adapter: func(slot adapters.Slot) adapters.Adapter { return b.resolved.Adapter(slot) },
 		Forget: func(ctx context.Context) error { return b.stack.Forget(ctx) },
 		Restored: func(slot adapters.Slot, path, kept string) {
-			b.apiTrouble("StateRestored", map[string]any{"slot": string(slot), "path": path, "kept": kept})
+			b.slotTrouble("StateRestored", map[string]any{"slot": string(slot), "path": path, "kept": kept})
 		},
-		Report: func(name string, err error) { b.apiTrouble(name, map[string]any{"error": err.Error()}) },
+		Report: func(name string, err error) { b.slotTrouble(name, map[string]any{"error": err.Error()}) },
 	}
 	b.backups = append(b.backups, slots.Part(slot, place, snapshot, open))
 }
@@ -171,7 +171,7 @@ func (b *box) eventSource() string {
 	}
 	id, err := bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots)
 	if err != nil {
-		b.apiTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})
+		b.slotTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})
 		id = b.bootID
 	}
 	return "urn:agentbox:" + id
@@ -203,9 +203,9 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 		return nil, fmt.Errorf("cannot tell who agents run as: %w", err)
 	}
 	b.agents.skipped = func(template string, what error) {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: event.SandboxNotApplied, Fields: map[string]any{
+		b.slotTrouble(event.SandboxNotApplied, map[string]any{
 			"template": template, "reason": what.Error(),
-		}})
+		})
 	}
 	return orchestrator.NewLocal(orchestrator.LocalConfig{
 		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
@@ -229,12 +229,12 @@ func adapter[T adapters.Adapter](a T, err error) (adapters.Adapter, error) {
 // eventTrouble publishes what the sink of the events slot refuses, no more than a log can bear.
 func (b *box) eventTrouble(what string, fields map[string]any) {
 	if _, ok := b.mesh.troubles.Take(what, time.Now()); ok {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: what, Fields: fields})
+		b.slotTrouble(what, fields)
 	}
 }
 
 func (b *box) leaseExpired(id, actor string) {
-	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "BeadLeaseExpired", Fields: map[string]any{"bead": id, "actor": actor}})
+	b.slotTrouble("BeadLeaseExpired", map[string]any{"bead": id, "actor": actor})
 }
 
 // resolveSlots makes the adapters of the manifest; nothing is dialled.
@@ -325,9 +325,9 @@ func (b *box) keepAnswers() {
 	ctx, cancel := context.WithTimeout(b.stopped, keepLimit)
 	defer cancel()
 	if err := b.stack.Keep(ctx, filepath.Join(b.roots.Workspace, answersFile)); err != nil {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyInMemory", Fields: map[string]any{
+		b.slotTrouble("IdempotencyInMemory", map[string]any{
 			"message": "idempotency keys will not survive a restart: " + err.Error(),
-		}})
+		})
 	}
 }
 
@@ -395,9 +395,9 @@ func (b *box) disconnectSlots(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := b.slots.Disconnect(ctx); err != nil {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "DisconnectFailed", Fields: map[string]any{"message": err.Error()}})
+		b.slotTrouble("DisconnectFailed", map[string]any{"message": err.Error()})
 	}
 	if err := b.stack.Close(); err != nil {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyNotClosed", Fields: map[string]any{"message": err.Error()}})
+		b.slotTrouble("IdempotencyNotClosed", map[string]any{"message": err.Error()})
 	}
 }

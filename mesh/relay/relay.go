@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -292,10 +294,7 @@ func (r *Relay) leave(s *session) {
 func (r *Relay) broadcast(e *nostr.Event) {
 	policy := r.policy()
 	r.mu.Lock()
-	sessions := make([]*session, 0, len(r.sessions))
-	for s := range r.sessions {
-		sessions = append(sessions, s)
-	}
+	sessions := slices.Collect(maps.Keys(r.sessions))
 	r.mu.Unlock()
 	text := sync.OnceValue(func() []byte { return nip01.EventText(e) })
 	for _, s := range sessions {
