@@ -211,8 +211,8 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 	type expired struct{ id, actor string }
 	var told []expired
 	var due int64
+	t := now()
 	err := o.db.Write(ctx, func(tx *sql.Tx) error {
-		t := now()
 		rows, err := tx.QueryContext(ctx, `SELECT id, actor FROM beads WHERE status = 'claimed' AND lease_until BETWEEN 1 AND ? ORDER BY id`, t)
 		if err != nil {
 			return err
@@ -234,6 +234,9 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 	})
 	if err != nil {
 		return err
+	}
+	if due != 0 && due <= t {
+		due = t + settleRetry.Milliseconds() // of a row that another program wrote, which settle cannot change
 	}
 	o.setDue(due)
 	if l.cfg.LeaseExpired != nil {
