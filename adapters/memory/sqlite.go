@@ -238,13 +238,20 @@ func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
 	if err != nil {
 		return err
 	}
+	result, err := tx.ExecContext(ctx, "DELETE FROM entries WHERE id IN (SELECT value FROM json_each(?))", string(text))
+	if err != nil {
+		return err
+	}
+	if gone, err := result.RowsAffected(); err != nil || gone != int64(len(ids)) {
+		// Otherwise sweepFile would find the same entries for ever.
+		return adapters.Unavailable(err, "the file has entries of another program that cannot be removed")
+	}
 	sp.rev++
 	for _, s := range []struct {
 		query string
 		args  []any
 	}{
 		{"DELETE FROM postings WHERE entry IN (SELECT value FROM json_each(?))", []any{string(text)}},
-		{"DELETE FROM entries WHERE id IN (SELECT value FROM json_each(?))", []any{string(text)}},
 		{"INSERT INTO tombstones (ns, rev, entry) SELECT ?, ?, value FROM json_each(?)", []any{sp.id, sp.rev, string(text)}},
 		{"UPDATE namespaces SET rev = ?, entries = entries - ? WHERE id = ?", []any{sp.rev, len(ids), sp.id}},
 	} {
