@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
@@ -255,7 +253,7 @@ func (b *box) buildSlots(m *schema.Manifest) (*middleware.Stack, *adapters.Set, 
 		redactor = middleware.NewSidecar(m.PrivacyFilter.Port)
 	}
 	stack, err := middleware.New(middleware.Options{
-		Registerer: b.registry, Tracer: b.tracer, Log: zerolog.New(b.plane.Writer()).Hook(b.voice),
+		Registerer: b.registry, Tracer: b.tracer, Log: b.voice.logger("adapters"),
 		Privacy: middleware.PrivacyConfig{
 			Redactor: redactor, Policies: policies(m.PrivacyFilter.Policy), Entities: m.PrivacyFilter.Entities.Enabled,
 		},

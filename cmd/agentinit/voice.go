@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -62,11 +63,18 @@ func (v *voice) Level() string {
 	return zerolog.Level(v.level.Load()).String()
 }
 
-// Run applies the present level to loggers that write themselves.
+// logger returns a logger for lines that are no events; they look like those of the events.
+func (v *voice) logger(stage string) zerolog.Logger {
+	return v.log.With().Str("agentbox.stage", stage).Logger().Hook(v)
+}
+
+// Run applies the present level to the loggers that logger makes, and writes the time.
 func (v *voice) Run(e *zerolog.Event, level zerolog.Level, _ string) {
 	if level < zerolog.Level(v.level.Load()) {
 		e.Discard()
+		return
 	}
+	e.Str("time", time.Now().UTC().Format(event.TimeFormat))
 }
 
 // follow writes every event until ctx ends, and then those that were published before that.

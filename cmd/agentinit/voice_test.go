@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -20,6 +21,30 @@ func TestEventsDoNotActOnTheTerminal(t *testing.T) {
 	var e map[string]any
 	if err := json.Unmarshal([]byte(out.String()), &e); err != nil || e["command"] != command {
 		t.Errorf("%v, %v", e, err)
+	}
+}
+
+// The line of a call into a slot has the time and the stage, as the events have them, and is escaped
+// and held back like them.
+func TestLinesThatAreNoEvents(t *testing.T) {
+	var out strings.Builder
+	v := newVoice(&out)
+	log := v.logger("adapters")
+	log.Debug().Msg("below the level")
+	log.Error().Str("cause", "\u009b2J").Msg("adapter call")
+	if strings.Contains(out.String(), "\u009b") {
+		t.Errorf("%q", out.String())
+	}
+	var line struct {
+		Time         time.Time
+		Stage        string `json:"agentbox.stage"`
+		Level, Cause string
+	}
+	if err := json.Unmarshal([]byte(out.String()), &line); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if line.Time.IsZero() || line.Stage != "adapters" || line.Level != "error" || line.Cause != "\u009b2J" {
+		t.Errorf("%s", out.String())
 	}
 }
 
