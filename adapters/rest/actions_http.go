@@ -156,6 +156,9 @@ func streamActions(q *request) error {
 	if !strings.Contains(q.Header.Get("Accept"), sseType) {
 		return adapters.Errorf(adapters.CodeUnsupported, "ask for a WebSocket, or for %s", sseType)
 	}
+	if history := q.s.actions.newest(actionHistory, 0); !given && len(history) > 0 {
+		after = history[0].seq - 1
+	}
 	return q.follow(func(context.Context) (feed, error) {
 		return feed{close: func() error { return nil }, next: func(ctx context.Context) (message, error) {
 			one, dropped, err := q.s.actions.wait(ctx, &after)

@@ -71,6 +71,8 @@ func TestAgentActionsAsEventStream(t *testing.T) {
 	s.want("2", "agent_action")
 	emit(3)
 	s.want("3", "agent_action")
+	// A new follower gets the latest actions first, as over a WebSocket.
+	b.open("reader", "/v1/agent-events/stream").want("1", "agent_action")
 	for range 4 {
 		one := `{"source_agent_id":9,"action_type":0}`
 		b.do("admin", "POST", "/v1/agent-events/batch", `{"events":[`+strings.Repeat(one+",", 499)+one+`]}`).is(202)
@@ -81,6 +83,7 @@ func TestAgentActionsAsEventStream(t *testing.T) {
 		t.Errorf("%s", e.data)
 	}
 	late.want("1004", "agent_action")
+	b.open("reader", "/v1/agent-events/stream").want("1954", "agent_action")
 }
 
 // dial opens a WebSocket with a ticket, as a browser does.
@@ -301,7 +304,7 @@ func TestNamesLeadToTheirPlace(t *testing.T) {
 	hex := strings.Repeat("ab", 32)
 	for name, want := range map[string]string{
 		"urn:agentbox:bead:ab-1": "/v1/beads/ab-1", "urn:agentbox:agent:x": "/v1/agents/x", "urn:agentbox:memory:ns%23a%20b": "/v1/memory/ns/a%20b",
-		"did:nostr:" + hex: "/pods/did:nostr:" + hex, "urn:agentbox:pod:%2Fa%2Fb": "/pods/a/b",
+		"did:nostr:" + hex: "/v1/did/did:nostr:" + hex, "urn:agentbox:pod:%2Fa%2Fb": "/pods/a/b",
 	} {
 		if got := b.do("reader", "GET", "/v1/uri/"+name, "").is(307).header.Get("Location"); got != want {
 			t.Errorf("%s leads to %q", name, got)
