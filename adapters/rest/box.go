@@ -166,7 +166,7 @@ func place(urn string) string {
 		if !isKey(hex) {
 			return ""
 		}
-		return "/pods/did:nostr:" + hex
+		return "/v1/did/did:nostr:" + hex
 	}
 	rest, ok := strings.CutPrefix(urn, "urn:agentbox:")
 	if !ok {

@@ -38,6 +38,7 @@ type BoxMeta struct {
 	Impls            map[adapters.Slot]string   `json:"adapter_impls"`
 	Capabilities     map[adapters.Slot][]string `json:"capabilities"`
 	Observability    Observability              `json:"observability"`
+	Mesh             *MetaMesh                  `json:"sovereign_mesh"` // nil without an identity
 	RuntimeClosure   any                        `json:"runtime_closure"`
 }
 
@@ -45,6 +46,17 @@ type BoxMeta struct {
 type Observability struct {
 	MetricsEndpoint string `json:"metrics_endpoint"` // a URL, "" while the listener is off
 	OTLPEndpoint    string `json:"otlp_endpoint"`    // without credentials
+}
+
+// MetaMesh says who the box is in the mesh.
+type MetaMesh struct {
+	DID   string     `json:"did"`
+	Relay *MetaRelay `json:"relay"` // nil if agentinit is not the relay
+}
+
+// MetaRelay says what the box's relay speaks.
+type MetaRelay struct {
+	NIPs []int `json:"nips"`
 }
 
 // SetSlots sets the contract version, the implementation and the capabilities of each slot.

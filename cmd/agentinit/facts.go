@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/mesh/relay"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor"
@@ -192,10 +193,24 @@ func (b *box) meta(r *http.Request) any {
 		Version: build.Version, BootID: build.BootID, ImageHash: build.ImageHash,
 		ManifestChecksum: build.ManifestChecksum, FederationMode: build.FederationMode,
 		Observability:  rest.Observability{MetricsEndpoint: b.server.MetricsURL(r), OTLPEndpoint: schema.PublicURL(b.collector(m))},
+		Mesh:           b.metaMesh(m),
 		RuntimeClosure: b.boot.Closure(),
 	}
 	meta.SetSlots(b.slots.Status())
 	return meta
+}
+
+// metaMesh says who the box is in the mesh, and what its relay speaks if agentinit is the relay.
+func (b *box) metaMesh(m *schema.Manifest) *rest.MetaMesh {
+	own, ok := b.self.current()
+	if !ok {
+		return nil
+	}
+	mesh := &rest.MetaMesh{DID: own.DID}
+	if embedded(m) {
+		mesh.Relay = &rest.MetaRelay{NIPs: relay.NIPs}
+	}
+	return mesh
 }
 
 func (b *box) metricsBound() string { return b.server.Bound("metrics") }

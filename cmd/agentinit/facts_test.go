@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -18,6 +21,32 @@ func TestWarningsAreToldOnce(t *testing.T) {
 	got := newFindings([]schema.Finding{moved, fresh}, []schema.Finding{old})
 	if len(got) != 1 || got[0] != fresh {
 		t.Errorf("told %v, want %v alone", got, fresh)
+	}
+}
+
+// /v1/meta names the box's DID and what its own relay speaks. The DID document names a pod only
+// where the box has a pod server.
+func TestWhoTheBoxIs(t *testing.T) {
+	b := &box{}
+	b.self = &self{b: b}
+	if got := b.metaMesh(&schema.Manifest{}); got != nil {
+		t.Errorf("a box without an identity is %+v", got)
+	}
+	b.self.opened = &identity.Opened{Identity: identity.Identity{DID: "did:nostr:ab"}}
+	relayed := &schema.Manifest{SovereignMesh: schema.SovereignMesh{Relay: schema.Relay{Enabled: true, Implementation: bootstrap.RelayEmbedded}}}
+	for m, want := range map[*schema.Manifest]string{
+		{}:      `{"did":"did:nostr:ab","relay":null}`,
+		relayed: `{"did":"did:nostr:ab","relay":{"nips":[1,11,40,42,70]}}`,
+	} {
+		if got, err := json.Marshal(b.metaMesh(m)); err != nil || string(got) != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+	for word, want := range map[string]int{"local-solid-rs": 1, "external": 0, "off": 0} {
+		m := &schema.Manifest{Adapters: schema.Adapters{Pods: word}, LinkedData: schema.LinkedData{DID: schema.LinkedDataDID{ServiceEndpoints: []string{"pod"}}}}
+		if got := b.self.services(m, "http://127.0.0.1:8484"); len(got) != want {
+			t.Errorf("with pods = %q the services are %v", word, got)
+		}
 	}
 }
 

@@ -83,12 +83,13 @@ func (s *self) tell(o *identity.Opened) {
 	}
 }
 
-// services are the service endpoints of the DID document that the manifest lists.
+// services are the service endpoints of the DID document: of those that the manifest lists, the ones
+// that the box has.
 func (s *self) services(m *schema.Manifest, podBase string) []identity.Service {
 	var out []identity.Service
 	for _, name := range m.LinkedData.DID.ServiceEndpoints {
 		switch {
-		case name == "pod" && podBase != "":
+		case name == "pod" && m.Adapters.Pods == "local-solid-rs":
 			out = append(out, identity.Service{Type: "SolidPod", Endpoint: podBase})
 		case name == "relay":
 			relays, _ := s.b.boot.Relays()

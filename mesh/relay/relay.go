@@ -304,17 +304,19 @@ func (r *Relay) broadcast(e *nostr.Event) {
 
 // Status is the state of the relay at one moment.
 type Status struct {
-	Connections int   `json:"connections"`
-	Events      int64 `json:"events"`
-	Bytes       int64 `json:"bytes"`
+	Connections int        `json:"connections"`
+	Events      int64      `json:"events"`
+	Bytes       int64      `json:"db_bytes"`
+	LastEvent   *time.Time `json:"last_event_at"` // when the newest of the events arrived, nil without events
 }
 
 // Status returns the current state.
 func (r *Relay) Status(ctx context.Context) (Status, error) {
-	events, bytes, err := r.store.count(ctx)
+	out, err := r.store.count(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Status{Connections: len(r.sessions), Events: events, Bytes: bytes}, err
+	out.Connections = len(r.sessions)
+	return out, err
 }
 
 // retain prunes at the start and then every hour.
@@ -336,8 +338,8 @@ func (r *Relay) retain() {
 				r.full(evicted)
 			}
 		}
-		if _, bytes, countErr := r.store.count(r.stopped); countErr == nil {
-			r.metrics.bytes.Set(float64(bytes))
+		if held, countErr := r.store.count(r.stopped); countErr == nil {
+			r.metrics.bytes.Set(float64(held.Bytes))
 		}
 		if err != nil && r.stopped.Err() == nil {
 			r.report("RetentionFailed", err)
@@ -350,12 +352,15 @@ func (r *Relay) retain() {
 	}
 }
 
+// NIPs are the Nostr implementation possibilities that the relay supports.
+var NIPs = []int{1, 11, 40, 42, 70}
+
 // document answers with the relay information document (NIP-11).
 func (r *Relay) document(w http.ResponseWriter) {
 	p, info := r.policy(), r.cfg.Info
 	doc := map[string]any{
 		"name": info.Name, "description": info.Description, "software": "https://github.com/dreamlab-ai/agentinit",
-		"version": info.Version, "supported_nips": []int{1, 11, 40, 42, 70},
+		"version": info.Version, "supported_nips": NIPs,
 		"limitation": map[string]any{
 			"max_message_length": p.MaxEventBytes + messageOverhead, "max_subscriptions": maxSubscriptions,
 			"max_filters": nip01.MaxFilters, "max_limit": maxLimit, "default_limit": maxLimit,

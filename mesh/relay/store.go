@@ -422,13 +422,19 @@ func (s *store) shrink(ctx context.Context) (evicted int64, err error) {
 	}
 }
 
-// count returns the number of stored events and the size of the file.
-func (s *store) count(ctx context.Context) (events, bytes int64, err error) {
-	err = s.db.Read(ctx, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM events").Scan(&events); err != nil {
+// count returns what is stored: all of Status but the connections.
+func (s *store) count(ctx context.Context) (Status, error) {
+	var out Status
+	err := s.db.Read(ctx, func(tx *sql.Tx) error {
+		var last sql.NullInt64
+		if err := tx.QueryRowContext(ctx, "SELECT count(*), max(received_at) FROM events").Scan(&out.Events, &last); err != nil {
 			return err
 		}
-		return tx.QueryRowContext(ctx, "SELECT (SELECT * FROM pragma_page_count) * (SELECT * FROM pragma_page_size)").Scan(&bytes)
+		if last.Valid {
+			at := time.Unix(last.Int64, 0).UTC()
+			out.LastEvent = &at
+		}
+		return tx.QueryRowContext(ctx, "SELECT (SELECT * FROM pragma_page_count) * (SELECT * FROM pragma_page_size)").Scan(&out.Bytes)
 	})
-	return events, bytes, err
+	return out, err
 }

@@ -129,8 +129,8 @@ func TestPrune(t *testing.T) {
 	if n, err := s.prune(context.Background(), now, now.Add(-time.Hour)); n != 2 || err != nil {
 		t.Errorf("pruned %d, %v; want 2", n, err)
 	}
-	if n, bytes, err := s.count(context.Background()); n != 2 || bytes == 0 || err != nil {
-		t.Errorf("%d events in %d bytes are left, %v; want 2", n, bytes, err)
+	if stored, err := s.count(context.Background()); stored.Events != 2 || stored.Bytes == 0 || stored.LastEvent == nil || !stored.LastEvent.Equal(now) || err != nil {
+		t.Errorf("%+v are left, %v; want 2 events, the last of %v", stored, err, now)
 	}
 	if ids, err := s.find(context.Background(), nip01.Filter{Tags: map[string][]string{"t": {"x"}}}, 9, now); err != nil || len(ids) != 0 {
 		t.Errorf("events by a deleted tag: %q, %v", ids, err)
@@ -239,8 +239,8 @@ func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
 			if newest := held(t, s, "b"); !c.refused && !slices.Contains(newest, fmt.Sprintf("b%d", c.nSecond-1)) {
 				t.Errorf("the newest event is not there: %v", newest)
 			}
-			if _, bytes, err := s.count(context.Background()); err != nil || bytes > c.max {
-				t.Errorf("the file has %d bytes, %v; the limit is %d", bytes, err, c.max)
+			if stored, err := s.count(context.Background()); err != nil || stored.Bytes > c.max {
+				t.Errorf("the file has %d bytes, %v; the limit is %d", stored.Bytes, err, c.max)
 			}
 		})
 	}
