@@ -44,6 +44,9 @@ func askRemote(t *testing.T, srv *httptest.Server, role, method, path, body stri
 	resp, err := srv.Client().Do(req)
 	must(t, err)
 	defer resp.Body.Close()
+	if h := resp.Header; h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("the answer to %s %s has the headers %v", method, path, h)
+	}
 	if out != nil {
 		must(t, json.NewDecoder(resp.Body).Decode(out))
 	}

@@ -127,12 +127,19 @@ func (s *Server) write(w http.ResponseWriter, status int, contentType string, v 
 
 func (s *Server) send(w http.ResponseWriter, status int, contentType string, body []byte) {
 	s.bound(w)
-	w.Header().Set("Content-Type", contentType)
+	begin(w, contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	// An error here means that the peer has disconnected or does not read.
 	_, _ = w.Write(body)
+}
+
+// begin sets the headers that every answer has. Over HTTP a browser may show the output of a program,
+// and must not take it for a page of the console's origin.
+func begin(w http.ResponseWriter, contentType string) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
 }
 
 // bound limits the time in which the peer must read the answer.

@@ -50,8 +50,7 @@ func (l *lines) header() error {
 	if l.sse {
 		contentType = eventStream
 	}
-	l.w.Header().Set("Content-Type", contentType)
-	l.w.Header().Set("Cache-Control", "no-store")
+	begin(l.w, contentType)
 	l.w.WriteHeader(http.StatusOK)
 	// An earlier answer on the same connection has set another deadline.
 	return l.arm()
