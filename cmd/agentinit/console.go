@@ -96,7 +96,7 @@ func (b *box) consolePrograms() []console.Program {
 	snap := b.sup.Snapshot()
 	out := make([]console.Program, len(snap.Programs))
 	for i, p := range snap.Programs {
-		out[i] = console.Program{Name: p.Name, State: p.State.String(), Reason: p.Reason, PID: p.PID, Restarts: p.Restarts}
+		out[i] = console.Program{Name: p.Name, State: p.Shown(), Reason: p.Reason, PID: p.PID, Restarts: p.Restarts}
 	}
 	return out
 }

@@ -196,7 +196,12 @@ func TestPages(t *testing.T) {
 	ctx, base := browser(t), box(t, "true")
 	login(t, ctx, base, adminKey)
 	for _, p := range pages {
-		do(t, ctx, p.name, open(p.hash), until(p.shows))
+		var unnamed int
+		do(t, ctx, p.name, open(p.hash), until(p.shows),
+			chromedp.Evaluate(`document.querySelectorAll("table:not([aria-label])").length`, &unnamed))
+		if unnamed > 0 {
+			t.Errorf("%s: a screen reader has no name for %d tables", p.name, unnamed)
+		}
 		screenshots(t, ctx, p.name)
 	}
 	var broken bool
@@ -251,9 +256,37 @@ schedule = "0 3 * * *"
 `)
 	ctx := browser(t)
 	login(t, ctx, base, adminKey)
-	do(t, ctx, "run", until(`document.querySelector('[aria-label="run nightly"]') !== null`),
+	do(t, ctx, "run", until(`document.querySelector('[aria-label="run nightly"]') !== null && document.querySelector("td .SCHEDULED") !== null`),
 		chromedp.Evaluate(`document.querySelector('[aria-label="run nightly"]').click()`, nil),
 		open("#/program/nightly"), until(`document.querySelector(".log").textContent.includes("good night")`))
+}
+
+// A box with an identity shows its relays and its mailbox.
+func TestMeshOfTheBox(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(l.Addr().String(), ":")
+	l.Close()
+	base, _ := start(t, "true", `
+[supervisor]
+listen = %q
+metrics_listen = "off"
+console = %s
+[federation]
+mode = "standalone"
+[sovereign_mesh]
+enabled = true
+[sovereign_mesh.relay]
+enabled = true
+port = `+port+`
+[security.exceptions.nostr-relay]
+`)
+	ctx := browser(t)
+	login(t, ctx, base, adminKey)
+	do(t, ctx, "mesh", open("#/slots"), until(`document.querySelector('table[aria-label="Relays"] .good')?.textContent === "connected" && document.body.innerText.includes("npub1")`))
+	screenshots(t, ctx, "mesh")
 }
 
 func TestViewerAndReadOnlyOnlyLook(t *testing.T) {

@@ -59,13 +59,13 @@ function programsPage() {
   const list = el('div');
   const draw = () => {
     const text = search.value.toLowerCase();
-    const fitting = [...box.programs.values()].filter((p) => [p.name, p.state, p.reason ?? ''].join(' ').toLowerCase().includes(text));
+    const fitting = [...box.programs.values()].filter((p) => [p.name, p.shown ?? p.state, p.reason ?? ''].join(' ').toLowerCase().includes(text));
     count.textContent = fitting.length > pageRows ? `${pageRows} of ${fitting.length}; filter to see others` : `${fitting.length} programs`;
     const focused = document.activeElement?.getAttribute('aria-label');
-    list.replaceChildren(table([['Name'], ['State'], ['CPU', 'number'], ['Memory', 'number'], ['PID', 'number wide'], ['Restarts', 'number wide'], ['For', 'number'], ['Reason', 'wide'], ['', '']],
+    list.replaceChildren(table('Programs', [['Name'], ['State'], ['CPU', 'number'], ['Memory', 'number'], ['PID', 'number wide'], ['Restarts', 'number wide'], ['For', 'number'], ['Reason', 'wide'], ['', '']],
       fitting.slice(0, pageRows).map((p) => {
         const u = latest(p.name);
-        return el('tr', {}, el('th', {scope: 'row'}, link(p.name)), el('td', {}, state(p.completed ? 'COMPLETED' : p.state)),
+        return el('tr', {}, el('th', {scope: 'row'}, link(p.name)), el('td', {}, state(p.shown ?? p.state)),
           el('td', {class: 'number'}, u && p.pid ? percent(u.cpu) : ''), el('td', {class: 'number'}, u && p.pid ? bytes(u.memory) : ''),
           el('td', {class: 'number wide'}, p.pid || ''), el('td', {class: 'number wide'}, p.restarts), el('td', {class: 'number'}, since(p)),
           el('td', {class: 'wide'}, p.reason ?? p.text ?? ''), el('td', {class: 'actions'}, buttons(p)));
@@ -84,7 +84,7 @@ function programPage(name) {
     try {
       const why = await ask('GET', `/v1/programs/${encodeURIComponent(name)}/why`);
       story.replaceChildren(el('p', {}, why.summary, why.next ? ' ' + why.next : ''),
-        ...(why.needs?.length ? [table([['Needs'], ['Condition'], ['Holds'], ['State']], why.needs.map((n) => el('tr', {},
+        ...(why.needs?.length ? [table('Needs', [['Needs'], ['Condition'], ['Holds'], ['State']], why.needs.map((n) => el('tr', {},
           el('th', {scope: 'row'}, link(n.program)), el('td', {}, n.condition), el('td', {class: n.met ? 'good' : 'bad'}, n.met ? 'yes' : 'no'), el('td', {}, n.reason ?? n.state))))] : []),
         ...(why.dependents?.length ? [el('p', {}, 'Needed by ', why.dependents.flatMap((d, i) => [i ? ', ' : '', link(d)]))] : []));
       const detail = await ask('GET', `/v1/programs/${encodeURIComponent(name)}`);
@@ -102,7 +102,7 @@ function programPage(name) {
     const exit = p.last_exit && (p.last_exit.signal ? 'signal ' + p.last_exit.signal : 'exit status ' + p.last_exit.code);
     if (!top.contains(document.activeElement)) {
       top.replaceChildren(el('div', {class: 'bar'}, buttons(p), signalForm(p)), facts([
-        ['State', [state(p.completed ? 'COMPLETED' : p.state), ` for ${since(p)}`]], ['Reason', p.reason], ['Says of itself', p.text], ['PID', p.pid && String(p.pid)],
+        ['State', [state(p.shown ?? p.state), ` for ${since(p)}`]], ['Reason', p.reason], ['Says of itself', p.text], ['PID', p.pid && String(p.pid)],
         ['Run', `${p.run}, ${p.restarts} restarts`], ['Last exit', exit], ['Acts next', p.deadline && 'in ' + span(Date.parse(p.deadline) - now())],
         ['CPU', u && p.pid ? percent(u.cpu) : null], ['Memory', u && p.pid ? `${bytes(u.memory)} in ${u.processes} processes` : null]]));
     }
@@ -126,7 +126,7 @@ function eventsPage() {
   const draw = () => {
     const text = search.value.toLowerCase();
     const fitting = box.events.filter((e) => JSON.stringify(e).toLowerCase().includes(text)).slice(-pageRows).reverse();
-    list.replaceChildren(table([['Number', 'number'], ['Time'], ['Event'], ['Program'], ['Details', 'wide']], fitting.map((e) => el('tr', {},
+    list.replaceChildren(table('Events', [['Number', 'number'], ['Time'], ['Event'], ['Program'], ['Details', 'wide']], fitting.map((e) => el('tr', {},
       el('td', {class: 'number'}, e.seq), el('td', {}, (e.time ?? '').slice(11, 23)), el('td', {class: {error: 'bad', warn: 'warn'}[e.level] ?? ''}, e.event),
       el('td', {}, e.program ? link(e.program) : ''), el('td', {class: 'wide'}, words(e))))));
   };
@@ -148,7 +148,7 @@ function bootPage() {
     place.replaceChildren(
       facts([['Outcome', boot.outcome], ['Reason', boot.reason], ['Sealed after', boot.sealed_at && span(at(boot.sealed_at))], ['Critical chain', boot.critical_chain?.join(' → ')]]),
       waterfall('Boot: phases, then programs until ready', rows),
-      ...(boot.artifacts?.length ? [table([['Artifact'], ['Result'], ['Reason']], boot.artifacts.map((a) => el('tr', {},
+      ...(boot.artifacts?.length ? [table('Artifacts', [['Artifact'], ['Result'], ['Reason']], boot.artifacts.map((a) => el('tr', {},
         el('th', {scope: 'row'}, a.id), el('td', {class: a.ok ? 'good' : 'bad'}, a.ok ? 'ok' : 'failed'), el('td', {}, a.reason ?? ''))))] : []));
   };
   return {title: 'Boot', node: place, start: show};
@@ -160,7 +160,7 @@ function graphPage() {
     const whys = await Promise.all([...box.programs.keys()].slice(0, pageRows).map((n) => ask('GET', `/v1/programs/${encodeURIComponent(n)}/why`)));
     const nodes = whys.map((w) => ({name: w.program.name, state: w.program.state}));
     const edges = whys.flatMap((w) => (w.needs ?? []).map((n) => ({from: n.program, to: w.program.name, condition: n.condition, met: n.met})));
-    place.replaceChildren(graph(nodes, edges), el('h3', {}, 'Needs'), table([['Program'], ['Needs'], ['Condition'], ['Holds']], edges.map((e) => el('tr', {},
+    place.replaceChildren(graph(nodes, edges), el('h3', {}, 'Needs'), table('Needs', [['Program'], ['Needs'], ['Condition'], ['Holds']], edges.map((e) => el('tr', {},
       el('th', {scope: 'row'}, link(e.to)), el('td', {}, link(e.from)), el('td', {}, e.condition), el('td', {class: e.met ? 'good' : 'bad'}, e.met ? 'yes' : 'no')))));
   };
   return {title: 'Graph', node: place, start: show};
@@ -176,12 +176,23 @@ function usagePage() {
   return {title: 'Usage', draw, node: el('div', {}, el('p', {class: 'muted'}, 'The 24 programs that use the most processor time now.'), list)};
 }
 
+// meshParts are the box's identity, its relays and its mailbox.
+function meshParts({npub, relays, mailbox}) {
+  return [el('h3', {}, 'Mesh'),
+    table('Relays', [['Relay'], ['State'], ['Latency', 'number'], ['Last event'], ['Received', 'number'], ['Published', 'number'], ['Error']], relays.map((r) => el('tr', {},
+      el('th', {scope: 'row'}, r.url + (r.own ? ' (own)' : '')), el('td', {class: r.state === 'connected' ? 'good' : 'bad'}, r.state), el('td', {class: 'number'}, r.latency_ms ? r.latency_ms.toFixed(1) + ' ms' : ''),
+      el('td', {}, r.last_event ?? ''), el('td', {class: 'number'}, r.events), el('td', {class: 'number'}, r.published), el('td', {}, r.error ?? '')))),
+    facts([['npub', npub], ...Object.entries(mailbox ?? {}).map(([k, v]) => [k, String(v)])])];
+}
+
 function slotsPage() {
   const place = el('div');
   const show = async () => {
-    const [slots, federation] = await Promise.all([ask('GET', '/v1/adapters'), ask('GET', '/v1/federation')]);
-    place.replaceChildren(table([['Slot'], ['Class'], ['Health'], ['Last error']], (slots.items ?? []).map((s) => el('tr', {},
+    const [slots, federation, meta] = await Promise.all([ask('GET', '/v1/adapters'), ask('GET', '/v1/federation'), ask('GET', '/v1/meta')]);
+    const mesh = meta.sovereign_mesh && await ask('GET', '/v1/mesh');
+    place.replaceChildren(table('Slots', [['Slot'], ['Class'], ['Health'], ['Last error']], (slots.items ?? []).map((s) => el('tr', {},
       el('th', {scope: 'row'}, s.slot ?? s.name), el('td', {}, s.class ?? s.impl ?? ''), el('td', {}, s.health ?? s.state ?? ''), el('td', {}, s.last_error ?? s.reason ?? '')))),
+      ...(mesh ? meshParts(mesh) : []),
       el('h3', {}, 'Federation'), facts(Object.entries(federation).map(([k, v]) => [k, v == null ? null : typeof v === 'object' ? JSON.stringify(v) : String(v)])));
   };
   return {title: 'Slots and mesh', node: place, start: show};
@@ -189,12 +200,12 @@ function slotsPage() {
 
 function changesTable(result) {
   const changes = (result.changes ?? []).filter((c) => c.action !== 'unchanged');
-  return el('div', {}, changes.length ? table([['Program'], ['Action'], ['Keys']], changes.map((c) => el('tr', {},
+  return el('div', {}, changes.length ? table('Changes', [['Program'], ['Action'], ['Keys']], changes.map((c) => el('tr', {},
     el('th', {scope: 'row'}, c.program), el('td', {}, c.action), el('td', {}, (c.keys ?? []).join(', '))))) : el('p', {}, 'Nothing would change.'),
   result.next_boot?.length ? el('p', {}, 'From the next boot on: ' + result.next_boot.join(', ')) : null);
 }
 
-const findings = (list) => table([['Code'], ['Where'], ['Message'], ['Hint']], list.map((f) => el('tr', {},
+const findings = (list) => table('Findings', [['Code'], ['Where'], ['Message'], ['Hint']], list.map((f) => el('tr', {},
   el('th', {scope: 'row'}, f.code), el('td', {}, f.path || f.file || ''), el('td', {}, f.message), el('td', {}, f.hint ?? ''))));
 
 function manifestPage() {
@@ -203,7 +214,7 @@ function manifestPage() {
   let settings = [];
   const draw = () => {
     const text = search.value.toLowerCase();
-    place.replaceChildren(table([['Key'], ['Value'], ['Comes from']], settings.filter((s) => (s.path + JSON.stringify(s.value)).toLowerCase().includes(text)).slice(0, 1000)
+    place.replaceChildren(table('Settings', [['Key'], ['Value'], ['Comes from']], settings.filter((s) => (s.path + JSON.stringify(s.value)).toLowerCase().includes(text)).slice(0, 1000)
       .map((s) => el('tr', {}, el('th', {scope: 'row'}, s.path), el('td', {}, JSON.stringify(s.value)), el('td', {}, s.source + (s.detail ? ': ' + s.detail : ''))))));
   };
   search.addEventListener('input', draw);

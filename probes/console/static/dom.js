@@ -22,10 +22,9 @@ function fill(node, properties, children) {
   return node;
 }
 
-// table makes a table with a heading for each column: [title, class].
-export function table(columns, rows, caption) {
-  return el('div', {class: 'scroll'}, el('table', {},
-    caption && el('caption', {}, caption),
+// table makes a table with a heading for each column: [title, class]. A screen reader says its name.
+export function table(name, columns, rows) {
+  return el('div', {class: 'scroll'}, el('table', {'aria-label': name},
     el('thead', {}, el('tr', {}, columns.map(([title, css]) => el('th', {scope: 'col', class: css}, title)))),
     el('tbody', {}, rows)));
 }
