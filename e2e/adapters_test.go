@@ -125,6 +125,29 @@ events = "external"
 	}
 }
 
+// /health/pods shows the slot of a box that has one, also while its server cannot be reached.
+func TestHealthOfThePods(t *testing.T) {
+	t.Parallel()
+	b := bootWith(t, unprivileged, []string{"MANAGEMENT_API_KEY=" + boxKey}, header+`
+[adapters]
+pods = "local-solid-rs"
+[integrations.solid_pod_rs]
+base_url = "http://127.0.0.1:1"
+[security.exceptions.solid-pod-rs]
+`)
+	waitFor(t, "the slot is degraded", func() bool {
+		var pods struct{ Status, Wanted, State string }
+		status, _ := b.call("GET", "/health/pods", nil, &pods) // 0 until the listener is open
+		if status != 0 && status != 200 {
+			t.Fatalf("/health/pods: %d", status)
+		}
+		return pods.Status == "degraded" && pods.Wanted == "local-solid-rs" && pods.State == "degraded"
+	})
+	if code := b.stop(); code != 0 {
+		t.Errorf("the box ended with %d", code)
+	}
+}
+
 // During a storm of API requests, programs restart without delay, and one client only wins the
 // claim of a bead. The storm goes on until the last restart is seen, so that every restart happens
 // during it.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
@@ -198,6 +199,42 @@ func (b *box) meta(r *http.Request) any {
 	}
 	meta.SetSlots(b.slots.Status())
 	return meta
+}
+
+// podServer is the program of the catalogue that serves the pods.
+const podServer = "solid-pod"
+
+// podsReport is the body of /health/pods.
+type podsReport struct {
+	Health string `json:"status"`
+	adapters.SlotStatus
+	Program *podProgram `json:"program,omitempty"` // nil if the box does not run the server
+}
+
+type podProgram struct {
+	Name   string `json:"name"`
+	State  string `json:"state"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// podsHealth answers /health/pods; nil if the slot is off.
+func (b *box) podsHealth(m *schema.Manifest) func() any {
+	if m.Adapters.Pods == string(adapters.ClassOff) {
+		return nil
+	}
+	return func() any {
+		all := b.slots.Status()
+		i := slices.IndexFunc(all, func(s adapters.SlotStatus) bool { return s.Slot == adapters.SlotPods })
+		report := podsReport{Health: "ok", SlotStatus: all[i]}
+		if !report.Ready() {
+			report.Health = "degraded"
+		}
+		if p, ok := b.sup.Status(podServer); ok {
+			report.Program = &podProgram{Name: p.Name, State: p.Shown(), Ready: p.Ready, Reason: p.Reason}
+		}
+		return report
+	}
 }
 
 // metaMesh says who the box is in the mesh, and what its relay speaks if agentinit is the relay.

@@ -286,7 +286,7 @@ func (b *box) buildServers() (err error) {
 	}.Read)
 	s.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
-		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta, Relay: b.relayHealth(m),
+		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta, Pods: b.podsHealth(m), Relay: b.relayHealth(m),
 		Names: b.boundary.names, PublicOrigins: b.boundary.public, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
