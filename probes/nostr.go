@@ -97,7 +97,7 @@ func (n *Nostr) address(r *http.Request) (string, error) {
 	}
 	origin := strings.TrimSuffix(canonical, "/")
 	if !slices.Contains(n.cfg.Origins, origin) && !slices.Contains(n.ofListener(r, scheme), origin) {
-		return "", fmt.Errorf("NIP-98: %s is not an origin of this box; [api].public_urls or MANAGEMENT_API_PUBLIC_URLS lists those it has beside its own listener", origin)
+		return "", fmt.Errorf("NIP-98: %s is not an origin of this box; [api].public_urls or MANAGEMENT_API_PUBLIC_URLS lists those it has beside its own listener, and what a proxy says of scheme and host counts if [api].trusted_proxies lists the proxy", origin)
 	}
 	return origin + r.RequestURI, nil
 }

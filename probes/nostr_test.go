@@ -167,4 +167,11 @@ func TestSignedRequestsBehindAProxy(t *testing.T) {
 			t.Errorf("trusted %v: %d", c.trusted, resp.StatusCode)
 		}
 	}
+	// TLS ends at a proxy that passes the Host on and is not trusted.
+	r := httptest.NewRequest("GET", "/x", nil)
+	r.Host = "box.example"
+	_, err := NewNostr(NostrConfig{Origins: []string{"https://box.example"}}).Authenticate(r)
+	if err == nil || !strings.Contains(err.Error(), "[api].trusted_proxies") {
+		t.Errorf("the refusal does not say what to do: %v", err)
+	}
 }

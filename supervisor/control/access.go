@@ -52,10 +52,13 @@ func (p policy) authorize(peer Peer, need Access) *api.Error {
 		return api.Errorf(api.CodeForbidden, "refused: the peer's process is not visible in this box")
 	}
 	if peer.Principal != "" {
-		if peer.Granted < need {
-			return api.Errorf(api.CodeForbidden, "refused: the credential of %s entitles to %s, not to %s", peer.Principal, peer.Granted, need)
+		switch {
+		case peer.Granted >= need:
+			return nil
+		case peer.Granted == Read:
+			return api.Errorf(api.CodeForbidden, "refused: the credential of %s may only read; a key of [api.keys] with the role operator may also make changes", peer.Principal)
 		}
-		return nil
+		return api.Errorf(api.CodeForbidden, "refused: the credential of %s is not for programs and the box; a key of [api.keys] is", peer.Principal)
 	}
 	has, reason := p.byUser(peer)
 	switch {

@@ -29,6 +29,9 @@ func TestAuthorize(t *testing.T) {
 		{"program with control", Peer{PID: 5, UID: 1000, Program: "trusted"}, Write, ""},
 		{"control gives no user's rights", Peer{PID: 5, UID: 7, GID: 7, Program: "trusted"}, Open, "neither root nor"},
 		{"control gives no more than the group", Peer{PID: 5, UID: 7, GID: 2000, Program: "trusted"}, Read, "may only read"},
+		{"viewer over HTTP", Peer{Granted: Read, Principal: "key:view"}, Read, "key:view may only read; a key of [api.keys] with the role operator"},
+		{"operator over HTTP", Peer{Granted: Write, Principal: "key:op"}, Write, ""},
+		{"agent over HTTP", Peer{Granted: Open, Principal: "agent:a1"}, Open, "agent:a1 is not for programs and the box"},
 		{"gone already", Peer{PID: 5, UID: 0, Uncertain: true}, Read, "is gone"},
 	}
 	for _, c := range cases {
