@@ -31,7 +31,7 @@ type ExternalConfig struct {
 	// MCPEndpoint alone is not a valid target; it is refused.
 	MCPEndpoint string
 	Dir         string        // of the spool
-	Source      func() string // default of Event.Source; called once for each Connect
+	Source      func() string // default of Event.Source; called for each event without one
 	Auth        wire.Authorizer
 	UserAgent   string
 	SpoolBytes  int64 // 0 = DefaultSpoolBytes, at least 1 MiB
@@ -69,7 +69,6 @@ var _ adapters.Events = (*External)(nil)
 type externalOpen struct {
 	journal *journal
 	carrier atomic.Pointer[carrier] // stored under mu
-	source  string                  // default of Event.Source
 
 	mu   sync.Mutex // the check for a repeated event and the append are one step
 	ids  *seen
@@ -164,7 +163,7 @@ func (x *External) Connect(ctx context.Context) error {
 	if err != nil && (c == nil || errors.Is(err, adapters.ErrContractMismatch)) {
 		return errors.Join(err, j.close())
 	}
-	o := &externalOpen{journal: j, source: sourceOf(x.cfg.Source), ids: ids, subs: make(map[string]*remote)}
+	o := &externalOpen{journal: j, ids: ids, subs: make(map[string]*remote)}
 	o.carrier.Store(c)
 	x.open.Store(o)
 	c.start()
@@ -270,7 +269,7 @@ func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Rec
 	if err := ctx.Err(); err != nil {
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
-	e.Source = cmp.Or(e.Source, o.source)
+	e.Source = cmp.Or(e.Source, sourceOf(x.cfg.Source))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if r, ok := o.ids.get(e.ID); ok {

@@ -25,8 +25,8 @@ const (
 // LocalConfig configures a Local.
 type LocalConfig struct {
 	Dir string // by default $WORKSPACE/events
-	// Source returns the default of Event.Source: urn:agentbox:<pubkey or box id>. It is called
-	// once for each Connect; nil leaves the source empty.
+	// Source returns the default of Event.Source: urn:agentbox:<pubkey or box id>. It is called for
+	// each event without a source, as the key may be rotated; nil leaves the source empty.
 	Source func() string
 	// Fsync is "always" (before Dispatch returns) or "1s" (within a second; the default). Both
 	// survive kill -9, but only "always" survives a loss of power.
@@ -50,7 +50,6 @@ type localOpen struct {
 	journal *journal
 	cursors *adapters.Cursors
 	hub     *hub
-	source  string // default of Event.Source
 
 	mu  sync.Mutex // the check for a repeated event and the append are one step
 	ids *seen
@@ -96,7 +95,7 @@ func (l *Local) Connect(ctx context.Context) error {
 		return err
 	}
 	key := sha256.Sum256([]byte("events\x00" + l.cfg.Dir)) // cursors outlive the process
-	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub(), source: sourceOf(l.cfg.Source)}
+	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub()}
 	if err := o.retain(l.cfg); err != nil {
 		return errors.Join(err, j.close())
 	}
@@ -159,7 +158,7 @@ func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receip
 	if err := ctx.Err(); err != nil {
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
-	e.Source = cmp.Or(e.Source, o.source)
+	e.Source = cmp.Or(e.Source, sourceOf(l.cfg.Source))
 	o.mu.Lock()
 	if r, ok := o.ids.get(e.ID); ok {
 		o.mu.Unlock()

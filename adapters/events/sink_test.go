@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -91,6 +92,45 @@ func TestAPeerIsNotAPlainSink(t *testing.T) {
 	connected(t, x)
 	if h := x.Health(t.Context()); h.State != adapters.StateDegraded {
 		t.Errorf("health %+v", h)
+	}
+}
+
+// The key of the box may be rotated while the slot is connected: the source of an event is that of
+// the moment.
+func TestSourceOfTheMoment(t *testing.T) {
+	var key string
+	source := func() string { return "urn:agentbox:" + key }
+	url, posts := plainSink(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked %s %s", r.Method, r.URL) })
+	dir := t.TempDir()
+	local := adapters.WrapEvents(start(t, LocalConfig{Dir: dir, Source: source}), nil)
+	external := connected(t, newExternal(t, url+"/in", t.TempDir(), func(c *ExternalConfig) { c.Format, c.Source = FormatJSON, source }))
+	for _, key = range []string{"first", "second"} {
+		for _, e := range []adapters.Events{local, external} {
+			if _, err := e.Dispatch(t.Context(), adapters.Event{Kind: "test"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var e adapters.Event
+		if got := <-posts; json.Unmarshal(got.body, &e) != nil || e.Source != source() {
+			t.Errorf("%s is not from %s", got.body, source())
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	var lines []byte
+	for _, file := range files {
+		more, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, more...)
+	}
+	for _, want := range []string{`"urn:agentbox:first"`, `"urn:agentbox:second"`} {
+		if !bytes.Contains(lines, []byte(want)) {
+			t.Errorf("%s is not in %s", want, lines)
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 		return
 	}
 	announce.Run(ctx, announce.Config{
-		Events: b.slots.Events(), Signer: signer, Relays: p, Box: string(signer.Public()),
+		Events: b.slots.Events(), Signer: signer, Relays: p, Box: func() string { return string(signer.Public()) },
 		Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)),
 		Report: b.meshTrouble,
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -45,7 +46,13 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 // no I/O.
 func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
-	source := sync.OnceValue(b.eventSource)
+	first := sync.OnceValue(b.eventSource) // may read a file
+	source := func() string {
+		if own, ok := b.self.current(); ok {
+			return sourceOf(own)
+		}
+		return first()
+	}
 	eventsDir := b.roots.Events()
 	return adapters.Table{
 		adapters.SlotBeads: {
@@ -161,11 +168,13 @@ func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx co
 	b.backups = append(b.backups, slots.Part(slot, place, snapshot, open))
 }
 
+func sourceOf(own identity.Identity) string { return "urn:agentbox:" + string(own.PublicKey) }
+
 // eventSource is the default source of events. Without a workspace to store it in, it changes with
 // each boot.
 func (b *box) eventSource() string {
 	if own, ok := b.self.current(); ok {
-		return "urn:agentbox:" + string(own.PublicKey)
+		return sourceOf(own)
 	}
 	id, err := bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots)
 	if err != nil {

@@ -57,8 +57,8 @@ type Config struct {
 	Events Events
 	Signer Signer
 	Relays Publisher
-	Box    string // public key of the box, part of the tag d
-	Cursor string // path of a file; Run makes its directory
+	Box    func() string // public key of the box, part of the tag d; it may be rotated
+	Cursor string        // path of a file; Run makes its directory
 	// Report is called for each event that relays refuse, and when publishing has to wait.
 	Report func(what string, fields map[string]any)
 }
@@ -136,7 +136,7 @@ func (c Config) follow(ctx context.Context) error {
 // publish returns when, for each message of e, a relay has it or every relay that was asked has
 // refused it permanently.
 func (c Config) publish(ctx context.Context, e adapters.Event) error {
-	messages, err := Messages(c.Box, e)
+	messages, err := Messages(c.Box(), e)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]stri
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: string(k.Public()), Cursor: cursorFile, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
+		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
 	}()
 	time.Sleep(10 * time.Minute)
 	synctest.Wait()
