@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -295,11 +294,11 @@ func (b *Boot) awaitRuns() {
 // Records returns the phases with their status so far.
 func (b *Boot) Records() []Record { return b.journal.Records() }
 
-// Artifacts returns the results of the artifact probes.
+// Artifacts returns the results of the artifact probes, never nil.
 func (b *Boot) Artifacts() []ArtifactResult {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.results)
+	return append([]ArtifactResult{}, b.results...)
 }
 
 // Sealed returns the seal and the time from the start to the seal. ok is false before the seal.

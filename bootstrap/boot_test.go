@@ -364,6 +364,13 @@ required = false
 	}
 }
 
+// /health and /v1/meta have a list of artifacts in a box without one, too.
+func TestNoArtifactsAreAList(t *testing.T) {
+	if got := (&Boot{}).Artifacts(); got == nil {
+		t.Error("the results are nil, in JSON null")
+	}
+}
+
 // An image without the pod server: the error names the program, the keys and what to do.
 func TestMissingProgramOfAFeatureNamesItsKeys(t *testing.T) {
 	r := newBootRig(t, testRoots(t), plain+`

@@ -29,9 +29,6 @@ func (b *Boot) Closure() RuntimeClosure {
 			c.Valid = false
 		}
 	}
-	if c.Artifacts == nil {
-		c.Artifacts = []ArtifactResult{}
-	}
 	return c
 }
 
