@@ -158,7 +158,7 @@ func (b *Boot) MeshRelays() []MeshRelay {
 			out = append(out, MeshRelay{URL: url, Publish: publish, Subscribe: subscribe})
 		}
 	}
-	if relay := mesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
+	if relay := mesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == RelayProgram) {
 		out = append(out, MeshRelay{URL: "ws://" + catalog.Dialable(relay.Bind) + ":" + strconv.Itoa(relay.Port), Own: true, Publish: true, Subscribe: true})
 	}
 	return out

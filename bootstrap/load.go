@@ -127,8 +127,9 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 }
 
 const (
-	relayKey     = "sovereign_mesh.relay.implementation"
-	relayProgram = "nostr-rs-relay" // the relay of the catalogue is known by the name of its binary
+	relayKey = "sovereign_mesh.relay.implementation"
+	// RelayProgram is the relay of the catalogue, known by the name of its binary.
+	RelayProgram = "nostr-rs-relay"
 
 	// RelayEmbedded is the implementation in which agentinit itself is the relay.
 	RelayEmbedded = "embedded"
@@ -139,7 +140,7 @@ func (b *Boot) chooseRelay(m *schema.Manifest, doc *schema.Document) {
 	if m == nil || !m.SovereignMesh.Relay.Enabled || doc.NonEmpty(relayKey) {
 		return
 	}
-	if _, err := b.cfg.Roots.lookPath(relayProgram, b.cfg.Environ); err != nil {
+	if _, err := b.cfg.Roots.lookPath(RelayProgram, b.cfg.Environ); err != nil {
 		m.SovereignMesh.Relay.Implementation = RelayEmbedded
 	}
 }

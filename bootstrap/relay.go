@@ -60,7 +60,7 @@ type configuration struct {
 // allowlist policy these keys may always write.
 func configurations(v catalog.View, own []string) ([]configuration, error) {
 	r := v.Manifest.SovereignMesh.Relay
-	if !r.Enabled || r.Implementation != "nostr-rs-relay" {
+	if !r.Enabled || r.Implementation != RelayProgram {
 		return nil, nil
 	}
 	text, err := toml.Marshal(relayConfig(r, own))

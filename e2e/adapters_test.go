@@ -3,10 +3,12 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,6 +144,41 @@ base_url = "http://127.0.0.1:1"
 			t.Fatalf("/health/pods: %d", status)
 		}
 		return pods.Status == "degraded" && pods.Wanted == "local-solid-rs" && pods.State == "degraded"
+	})
+	if code := b.stop(); code != 0 {
+		t.Errorf("the box ended with %d", code)
+	}
+}
+
+// /health/relay shows a relay that is a program of the box.
+func TestHealthOfTheRelayProgram(t *testing.T) {
+	t.Parallel()
+	bin, err := os.MkdirTemp("", "relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(bin) })
+	if err := errors.Join(os.Chmod(bin, 0o755), os.WriteFile(filepath.Join(bin, "nostr-rs-relay"), []byte("#!/bin/sh\n[ \"$1\" != --config ] || exec sleep 1000\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	b := bootWith(t, unprivileged, []string{"MANAGEMENT_API_KEY=" + boxKey, "PATH=" + bin + ":" + os.Getenv("PATH")}, header+`
+[sovereign_mesh]
+enabled = true
+[sovereign_mesh.relay]
+enabled = true
+data_dir = "/workspace"
+[security.exceptions.nostr-relay]
+`)
+	waitFor(t, "the relay has started and does not listen", func() bool {
+		var relay struct {
+			Status  string
+			Program struct{ Name, State string }
+		}
+		status, _ := b.call("GET", "/health/relay", nil, &relay) // 0 until the listener is open
+		if status != 0 && status != 200 {
+			t.Fatalf("/health/relay: %d", status)
+		}
+		return relay.Status == "degraded" && relay.Program.Name == "nostr-relay" && relay.Program.State == "STARTING"
 	})
 	if code := b.stop(); code != 0 {
 		t.Errorf("the box ended with %d", code)

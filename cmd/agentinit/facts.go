@@ -208,14 +208,24 @@ const podServer = "solid-pod"
 type podsReport struct {
 	Health string `json:"status"`
 	adapters.SlotStatus
-	Program *podProgram `json:"program,omitempty"` // nil if the box does not run the server
+	Program *programReport `json:"program,omitempty"` // nil if the box does not run the server
 }
 
-type podProgram struct {
+// programReport is what the health of a part says of the program behind it.
+type programReport struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// programReport returns nil for a program that the box has not.
+func (b *box) programReport(name string) *programReport {
+	p, ok := b.sup.Status(name)
+	if !ok {
+		return nil
+	}
+	return &programReport{Name: p.Name, State: p.Shown(), Ready: p.Ready, Reason: p.Reason}
 }
 
 // podsHealth answers /health/pods; nil if the slot is off.
@@ -226,12 +236,9 @@ func (b *box) podsHealth(m *schema.Manifest) func() any {
 	return func() any {
 		all := b.slots.Status()
 		i := slices.IndexFunc(all, func(s adapters.SlotStatus) bool { return s.Slot == adapters.SlotPods })
-		report := podsReport{Health: "ok", SlotStatus: all[i]}
+		report := podsReport{Health: "ok", SlotStatus: all[i], Program: b.programReport(podServer)}
 		if !report.Ready() {
 			report.Health = "degraded"
-		}
-		if p, ok := b.sup.Status(podServer); ok {
-			report.Program = &podProgram{Name: p.Name, State: p.Shown(), Ready: p.Ready, Reason: p.Reason}
 		}
 		return report
 	}

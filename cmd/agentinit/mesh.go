@@ -138,25 +138,28 @@ func (b *box) relayNotice(s pool.Status) {
 	b.publish(level, "RelayState", fields)
 }
 
-// relayHealth answers /health/relay; nil if agentinit is not the relay.
+// relayServer is the program of the catalogue that is the relay, if agentinit is not.
+const relayServer = "nostr-relay"
+
+// relayHealth answers /health/relay; nil if the box runs no relay.
 func (b *box) relayHealth(m *schema.Manifest) func() any {
-	if !embedded(m) {
+	own := embedded(m)
+	if !own && !(m.SovereignMesh.Relay.Enabled && m.SovereignMesh.Relay.Implementation == bootstrap.RelayProgram) {
 		return nil
 	}
 	return func() any {
 		health := relayReport{State: "starting"}
-		r := b.relay.running.Load()
-		if r == nil {
+		if own {
+			b.askRelay(&health)
+		} else {
+			health.Program, health.State = b.programReport(relayServer), "degraded"
+			if health.Program != nil && health.Program.Ready {
+				health.State = "ok"
+			}
+		}
+		if health.State != "ok" {
 			return health
 		}
-		ctx, cancel := context.WithTimeout(b.stopped, relayStatus)
-		defer cancel()
-		var err error
-		if health.Status, err = r.Status(ctx); err != nil {
-			health.State, health.Error = "degraded", err.Error()
-			return health
-		}
-		health.State = "ok"
 		if mesh, err := b.mesh.Status(); err == nil {
 			for _, r := range mesh.Relays {
 				if !r.Own && r.State == string(pool.Connected) {
@@ -171,11 +174,28 @@ func (b *box) relayHealth(m *schema.Manifest) func() any {
 	}
 }
 
+// askRelay adds what agentinit knows as the relay.
+func (b *box) askRelay(health *relayReport) {
+	r := b.relay.running.Load()
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.stopped, relayStatus)
+	defer cancel()
+	status, err := r.Status(ctx)
+	health.Status = &status
+	health.State = "ok"
+	if err != nil {
+		health.State, health.Error = "degraded", err.Error()
+	}
+}
+
 // relayReport is the body of /health/relay.
 type relayReport struct {
-	State string `json:"status"`
-	relay.Status
-	OutboxPending int    `json:"outbox_pending"`
-	FanoutUp      int    `json:"fanout_up"` // outside relays that are connected
-	Error         string `json:"error,omitempty"`
+	State         string         `json:"status"`
+	*relay.Status                // nil until agentinit is the relay
+	OutboxPending int            `json:"outbox_pending"`
+	FanoutUp      int            `json:"fanout_up"`         // outside relays that are connected
+	Program       *programReport `json:"program,omitempty"` // nil if agentinit is the relay
+	Error         string         `json:"error,omitempty"`
 }
