@@ -242,7 +242,7 @@ func TestLoadFailures(t *testing.T) {
 		{"refused by the box", plain, func(c *Config) {
 			c.Resolved = func(*schema.Manifest, *plan.Plan) error { return errors.New("MANAGEMENT_API_AUTH_MODE is odd") }
 		}, []string{"MANAGEMENT_API_AUTH_MODE"}},
-		{"no file", plain, func(c *Config) { c.ManifestFile = "/does/not/exist.toml" }, []string{"E000", "no such file"}},
+		{"no file", plain, func(c *Config) { c.ManifestFile = "/does/not/exist.toml" }, []string{"E000", "no such file", "--manifest"}},
 		{"a directory", plain, func(c *Config) { c.Environ = append(c.Environ, "AGENTBOX_CONFIG=/") }, []string{"E000", "not a regular file"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -636,6 +636,21 @@ func TestProgramsAreToldOfAnotherSocket(t *testing.T) {
 		}
 		if env := r.Current().Specs[0].Env; !slices.Contains(env, "AGENTCTL_SOCKET="+strings.Replace(want, "PREFIX", roots.Prefix, 1)) {
 			t.Errorf("%q: %q", socket, env)
+		}
+	}
+}
+
+// The termination report holds the reason alone, so the reason must name a finding.
+func TestTheReasonNamesTheFirstError(t *testing.T) {
+	for manifest, want := range map[string]string{
+		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n":              ":3:1: unknown key programs.a.restrat",
+		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n[nosuch]\n":    "has 2 errors, the first: E016 ",
+		"[programs.a]\ncommand = \"%(X)s\"\nneeds = [\"nosuch\"]\n": "has 1 error, the first: E123 ", // after a warning
+	} {
+		var f *Failure
+		err := newBootRig(t, testRoots(t), manifest).boot(t)
+		if !errors.As(err, &f) || !strings.Contains(f.Reason, want) {
+			t.Errorf("no %q in the reason of %v", want, err)
 		}
 	}
 }

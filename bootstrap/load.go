@@ -76,7 +76,10 @@ func (b *Boot) Read() (*Loaded, error) {
 
 func unreadable(path string, err error) schema.Finding {
 	f := schema.Finding{Code: "E000", Severity: schema.Error, File: path, Message: "cannot read the manifest: " + unwrapPath(err).Error()}
-	if errors.Is(err, safeopen.ErrUnsafe) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.Hint = "put it there; --manifest or AGENTBOX_CONFIG names another file when agentinit starts"
+	case errors.Is(err, safeopen.ErrUnsafe):
 		f.Message = "agentinit runs as root and does not run what another user can write: " + err.Error()
 		f.Hint = "chown root and chmod go-w it, or mount it read-only"
 	}
@@ -277,13 +280,12 @@ func manifestFailure(path string, err error) *Failure {
 	if !errors.As(err, &findings) {
 		return fail(ExitManifest, err, "cannot use the manifest %s", path)
 	}
-	errs := 0
-	for _, f := range findings {
-		if f.Severity == schema.Error {
-			errs++
-		}
+	errs := slices.DeleteFunc(slices.Clone(findings), func(f schema.Finding) bool { return f.Severity != schema.Error })
+	text := fmt.Sprintf("the manifest %s has %s", path, plural.Of(len(errs), "error"))
+	if len(errs) > 0 { // the termination report holds this text alone
+		text += ", the first: " + errs[0].Error()
 	}
-	return fail(ExitManifest, findings, "the manifest %s has %s", path, plural.Of(errs, "error"))
+	return fail(ExitManifest, findings, "%s", text)
 }
 
 // refused returns the Failure in err, with its own exit status, or else a failure with
