@@ -51,7 +51,7 @@ func (s *System) Crashes() map[string]Crash {
 const drainLimit = time.Second
 
 // crashed records an end that was not expected. The caller holds mu.
-func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
+func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit, oom bool) {
 	if program.Expected(r.spec, exit) || r.asked && asAsked(r.spec, exit, e.ByUs) {
 		return
 	}
@@ -65,7 +65,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	s.crashes[c.Program] = c
 	fields := map[string]any{
 		"pid": c.PID, "reason": exit.String(), "uptime_ms": c.Uptime.Milliseconds(),
-		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": exit.Signal == "KILL" && exit.Cause != "",
+		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": oom,
 	}
 	if c.Rusage.MaxRSS > 0 {
 		fields["max_rss_bytes"] = c.Rusage.MaxRSS

@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -63,6 +65,29 @@ func TestAskedEndIsNoCrash(t *testing.T) {
 	for name, want := range map[string]bool{"stopped": false, "deaf": false, "killed": true, "broken": true} {
 		if c, got := crashes[name]; got != want {
 			t.Errorf("%s: a crash: %v (%+v)", name, got, c.Exit)
+		}
+	}
+}
+
+// The signal of an end that agentinit caused looks as one from outside: the record says who sent it, and why.
+func TestCrashSaysWhyAgentinitStoppedTheRun(t *testing.T) {
+	missing := program.Probe{Dialect: "file", Target: "/nonexistent", Interval: time.Millisecond, Timeout: time.Second}
+	once := func(s *program.Spec) { s.Restart, s.RestartLimit = program.RestartNever, program.RestartLimit{} }
+	b := newRealBox(t, Config{},
+		spec("sick", shell("exec sleep 1000"), once, func(s *program.Spec) {
+			s.Health = program.Health{Probes: []program.Probe{missing}, Failures: 1, Action: program.HealthRestart}
+		}),
+		spec("late", shell("exec sleep 1000"), once, func(s *program.Spec) {
+			s.Readiness = program.Readiness{Probes: []program.Probe{missing}, Deadline: 50 * time.Millisecond}
+		}))
+	b.sup.Boot()
+	for name, want := range map[string]string{
+		"sick": "ended by signal TERM when agentinit stopped it: unhealthy: ",
+		"late": "ended by signal TERM when agentinit stopped it: not ready within ",
+	} {
+		st := b.await(name, func(st Status) bool { return st.LastExit != nil })
+		if got := b.sys.Crashes()[name].Exit.String(); got != st.LastExit.String() || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: the crash record says %q, the state %q", name, got, st.LastExit)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
-func (k *kernel) Asked(string, uint64) {}
+func (k *kernel) Stopping(string, uint64, string) {}
 
 func (k *kernel) Forget(name string) {
 	k.mu.Lock()

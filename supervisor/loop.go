@@ -167,8 +167,8 @@ func (l *loop) step(e *entry, ev program.Event) {
 	ev.Unmet = l.unmet(e) != nil
 	var actions []program.Action
 	e.m, actions = before.Step(now, ev)
-	if e.m.Asked() {
-		l.sup.cfg.Processes.Asked(e.name, e.m.Run)
+	if why, on := e.m.Stopping(); on {
+		l.sup.cfg.Processes.Stopping(e.name, e.m.Run, why)
 	}
 	for _, a := range actions {
 		l.act(e, a)

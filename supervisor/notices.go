@@ -41,11 +41,18 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 		exit := exitOf(e)
 		// The reaper can see the end before the launcher has noted the start.
 		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)
+		oom := ""
 		if exit.Signal == "KILL" && !e.ByUs {
-			exit.Cause = s.oom.verdict(e.Time, e.MemoryLimit)
+			oom = s.oom.verdict(e.Time, e.MemoryLimit)
+		}
+		switch {
+		case oom != "":
+			exit.Cause = oom
+		case r.stopWhy != "": // otherwise a TERM of ours looks as if it came from outside
+			exit.Cause = exit.String() + " when agentinit stopped it: " + r.stopWhy
 		}
 		n.Exit = &exit
-		s.crashed(r, e, exit)
+		s.crashed(r, e, exit, oom != "")
 	} else {
 		delete(s.byID, e.ID)
 		delete(s.runs, r.key)

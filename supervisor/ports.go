@@ -24,9 +24,9 @@ type Processes interface {
 	Signal(r SignalRequest) error
 	// Kill sends KILL to all processes in the run's kill scope.
 	Kill(name string, run uint64) error
-	// Asked says that the end of the run was requested: if the run then ends as requested, it is no
-	// crash. It may be called again.
-	Asked(name string, run uint64)
+	// Stopping says that agentinit is stopping the run, and why. If why is "", the stop was requested,
+	// and a run that then ends as requested is no crash. It may be called again.
+	Stopping(name string, run uint64, why string)
 	// Rename gives the program was the name name, including its run. Notices of runs that began
 	// before may have either name.
 	Rename(was, name string)

@@ -76,6 +76,8 @@ type systemRun struct {
 	forgotten bool
 	// asked says that the end of the run was requested. System.mu guards it.
 	asked bool
+	// stopWhy is why agentinit began to stop the run, unless that was requested. System.mu guards it.
+	stopWhy string
 	following
 }
 
@@ -313,12 +315,12 @@ func (s *System) id(name string, run uint64) (uint64, bool) {
 	return r.proc.ID, true
 }
 
-// Asked implements Processes. A run that is not known yet was not sent a signal either.
-func (s *System) Asked(name string, run uint64) {
+// Stopping implements Processes. A run that is not known yet was not sent a signal either.
+func (s *System) Stopping(name string, run uint64, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[runKey{name, run}]; r != nil {
-		r.asked = true
+		r.asked, r.stopWhy = r.asked || why == "", why
 	}
 }
 

@@ -15,8 +15,9 @@ func newCrash(c *cli) *cobra.Command {
 		Use:   "crash [NAME]",
 		Short: "Show how programs ended that did not end as expected",
 		Long: `Show the latest crash of a program, or of every program that had one: exit
-status or signal, whether the kernel killed it for want of memory, where the core
-lies, what it used, and the last lines of its output; "!" marks standard error.`,
+status or signal, why agentinit stopped it or whether the kernel killed it for
+want of memory, where the core lies, what it used, and the last lines of its
+output; "!" marks standard error.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -50,7 +50,7 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
-func (k *kernel) Asked(string, uint64) {}
+func (k *kernel) Stopping(string, uint64, string) {}
 
 func (k *kernel) Forget(string) {}
 

@@ -129,8 +129,13 @@ func (m Machine) WithSpec(spec *Spec) Machine {
 // Forking tells whether Spawn has not returned yet.
 func (m Machine) Forking() bool { return m.spawning }
 
-// Asked tells whether a request is stopping the run.
-func (m Machine) Asked() bool { return m.State == Stopping && m.cause == byRequest }
+// Stopping tells whether agentinit is stopping the run, and why: "" if the stop was requested.
+func (m Machine) Stopping() (why string, on bool) {
+	if m.cause == byRequest {
+		return "", m.State == Stopping
+	}
+	return m.cause, m.State == Stopping
+}
 
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }

@@ -354,8 +354,8 @@ type Exit struct {
 	// SignalNumber is the number of Signal on this machine, 0 if there was none.
 	SignalNumber int  `json:"-"`
 	Core         bool `json:"core,omitempty"`
-	// Cause is what is known about the end in addition to the signal, such as a kill by the kernel
-	// because memory was short.
+	// Cause describes the end if more is known than status or signal, such as a kill by the kernel
+	// because memory was short, or why agentinit stopped the run.
 	Cause string `json:"cause,omitempty"`
 	// Lived is the time from exec to the end, 0 if unknown.
 	Lived time.Duration `json:"-"`

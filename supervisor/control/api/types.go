@@ -132,7 +132,7 @@ type Exit struct {
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
 	Core   bool   `json:"core,omitempty"`
-	// Cause is what is known about the end in addition to the signal: "killed by the kernel: out of
+	// Cause describes the end if more is known than status or signal: "killed by the kernel: out of
 	// memory (limit 512 MiB)".
 	Cause string `json:"cause,omitempty"`
 }
