@@ -83,19 +83,30 @@ func meaning(e *program.Exit) string {
 // "": without a path, agentctl plan reads the manifest of the directory in which it is typed.
 func advice(p supervisor.Status, programs []supervisor.Status, manifest string) []string {
 	ask := func(format string) string { return fmt.Sprintf("agentctl "+format, p.Name) }
+	unstarted := func() string {
+		if manifest == "" {
+			return "agentctl plan"
+		}
+		return "agentctl plan " + escape.Shell(manifest)
+	}
+	start, restart := "start %s", "restart %s"
+	if p.Schedule != nil && p.PID == 0 && p.State != program.Backoff { // between two runs
+		restart = "run %s" // because restart is refused, and start as well unless it is paused
+		if !p.Schedule.Paused {
+			start = restart
+		}
+	}
 	switch {
 	case p.Blocked || p.State == program.Stopped && root(p, programs) != p.Name && wants(p):
-		return []string{"agentctl why " + root(p, programs), ask("start %s")}
-	case p.State == program.Fatal && p.Run == 0, p.State == program.Fatal && p.LastExit == nil:
-		plan := "agentctl plan"
-		if manifest != "" {
-			plan += " " + escape.Shell(manifest)
-		}
-		return []string{plan, ask("start %s")}
+		return []string{"agentctl why " + root(p, programs), ask(start)}
+	case p.State == program.Fatal && (p.Run == 0 || p.LastExit == nil):
+		return []string{unstarted(), ask(start)}
 	case p.State == program.Fatal:
-		return []string{ask("logs %s"), ask("start %s")}
+		return []string{ask("logs %s"), ask(start)}
+	case p.State == program.Backoff && p.LastExit == nil:
+		return []string{unstarted(), ask(restart)}
 	case p.State == program.Backoff, p.State == program.Exited && !p.Completed:
-		return []string{ask("logs %s"), ask("restart %s")}
+		return []string{ask("logs %s"), ask(restart)}
 	case p.State == program.Starting, p.State == program.Running && !(p.Ready && p.Healthy):
 		return []string{ask("logs -f %s"), ask("restart %s")}
 	case p.Schedule != nil && p.Schedule.Paused:

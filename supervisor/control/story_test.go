@@ -86,6 +86,8 @@ func TestAdvice(t *testing.T) {
 	waits := needing(at(program.Stopped, 1, "queued"), "p", "db")
 	paused := at(program.Stopped, 1, "")
 	paused.Schedule = &program.ScheduleStatus{Paused: true}
+	loop := at(program.Backoff, 2, "")
+	loop.LastExit = &program.Exit{Code: 1}
 	for _, c := range []struct {
 		p    supervisor.Status
 		want string
@@ -94,7 +96,11 @@ func TestAdvice(t *testing.T) {
 		{at(program.Running, 1, ""), "agentctl logs -f p, agentctl restart p"},
 		{failed, "agentctl logs p, agentctl start p"},
 		{at(program.Fatal, 0, ""), "agentctl plan '/srv/my box.toml', agentctl start p"},
-		{at(program.Backoff, 2, ""), "agentctl logs p, agentctl restart p"},
+		{loop, "agentctl logs p, agentctl restart p"},
+		{at(program.Backoff, 2, ""), "agentctl plan '/srv/my box.toml', agentctl restart p"}, // never executed
+		{at(program.Exited, 2, "schedule"), "agentctl logs p, agentctl run p"},
+		{at(program.Fatal, 2, "schedule"), "agentctl plan '/srv/my box.toml', agentctl run p"},
+		{at(program.Stopped, 0, "schedule"), "agentctl run p"},
 		{paused, "agentctl start p, agentctl run p"},
 		{at(program.Stopped, 1, ""), "agentctl start p"},
 		{waits, "agentctl why db, agentctl start p"},
