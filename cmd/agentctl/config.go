@@ -264,7 +264,7 @@ func newConfigExplain(c *cli) *cobra.Command {
 				fmt.Fprintf(c.stdout, "%s has no rule. %s\n", code, why)
 				return nil
 			}
-			hint := ""
+			hint := "; agentctl help rules lists them"
 			if near, ok := schema.Nearest(code, ruleCodes()); ok {
 				hint = fmt.Sprintf("; did you mean %s?", near)
 			}

@@ -22,7 +22,7 @@ var foreignVerbs = [][2]string{
 	{"journal", "use: agentctl logs NAME"},
 	{"fg", "use: agentctl logs -f NAME"},
 	{"attach", "use: agentctl logs -f NAME"},
-	{"exec", "agentctl starts no processes; use the engine: docker exec, podman exec, kubectl exec"},
+	{"exec", "use: agentctl sandbox test NAME -- COMMAND, which runs it as the program runs, or the engine: podman exec, kubectl exec"},
 	{"reread", "use: agentctl apply --dry-run"},
 	{"update", "use: agentctl apply"},
 	{"reload", "use: agentctl apply, or agentctl signal HUP NAME for one program"},

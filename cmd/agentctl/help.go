@@ -45,6 +45,9 @@ func newHelp(c *cli) *cobra.Command {
 				}
 				return usageError("there is no command and no topic %q%s; agentctl help help lists the topics", word, hint)
 			}
+			if target.Hidden { // a word of another tool: it says what to write instead
+				return target.RunE(target, nil)
+			}
 			target.InitDefaultHelpFlag()
 			return target.Help()
 		},

@@ -127,8 +127,13 @@ func unknownNames(names []string, programs []supervisor.Status) *api.Error {
 		quoted[i] = `"` + n + `"`
 	}
 	e := api.Errorf(api.CodeUnknownProgram, "no program is named %s", strings.Join(quoted, " or "))
-	if e.Candidates = nearest(names[0], programs); len(e.Candidates) > 0 {
+	switch e.Candidates = nearest(names[0], programs); {
+	case names[0] == "all": // as in supervisorctl
+		e.Hint = "start, stop, restart and signal take --all instead; the other commands take no NAME for all"
+	case len(e.Candidates) > 0:
 		e.Hint = "did you mean " + strings.Join(e.Candidates, " or ") + "?"
+	default:
+		e.Hint = "agentctl status lists the names"
 	}
 	return e
 }
