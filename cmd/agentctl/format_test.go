@@ -90,6 +90,26 @@ func TestRestartText(t *testing.T) {
 	}
 }
 
+// The page shows every check of the manifest, in its words.
+func TestHealthText(t *testing.T) {
+	probe := program.Probe{Dialect: "tcp", Target: "127.0.0.1:80", Interval: 5 * time.Second}
+	for _, c := range []struct {
+		health program.Health
+		want   string
+	}{
+		{program.Health{Failures: 3, Action: program.HealthRestart}, ""},
+		{program.Health{Probes: []program.Probe{probe}, Failures: 1, Action: program.HealthNone}, "TCP 127.0.0.1:80 every 5.0s; action none"},
+		{
+			program.Health{Probes: []program.Probe{probe}, Failures: 3, Watchdog: 30 * time.Second, Wedge: program.Wedge{Blocked: time.Minute}, Action: program.HealthRestart},
+			"TCP 127.0.0.1:80 every 5.0s (3 failures in a row); watchdog 30s; blocked 1m00s; action restart",
+		},
+	} {
+		if got := healthText(page{spec: program.Spec{Health: c.health}}); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
 // An empty list of a sandbox forbids all of its kind. It survives JSON, as the page gets it.
 func TestSandboxText(t *testing.T) {
 	raw, err := json.Marshal(program.Sandbox{Capabilities: []string{}, Read: []string{"/usr", "/etc"}, Write: []string{}, TCPBind: []int{}})

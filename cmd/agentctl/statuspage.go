@@ -70,6 +70,7 @@ func (c *cli) printPage(pg page) {
 	row("command", escape.Shell(pg.spec.Argv...))
 	row("runs as", identityText(pg.spec))
 	row("ready", readyText(pg))
+	row("health", healthText(pg))
 	row("use", useText(pg.Program))
 	row("limits", limitsText(pg.spec.Limits, pg.Limits))
 	row("sandbox", sandboxText(pg.spec.Sandbox))
@@ -123,6 +124,33 @@ func readyText(pg page) string {
 		return "no, " + pg.Reason + "; by: " + how
 	}
 	return "no; by: " + how
+}
+
+// healthText says what is checked while the program is RUNNING, and what follows a failure.
+func healthText(pg page) string {
+	h := pg.spec.Health
+	if !h.On() {
+		return ""
+	}
+	var checks []string
+	for _, p := range h.Probes {
+		text := p.String() + " every " + api.Duration(p.Interval)
+		if h.Failures > 1 {
+			text += fmt.Sprintf(" (%d failures in a row)", h.Failures)
+		}
+		checks = append(checks, text)
+	}
+	for _, rule := range []struct {
+		key  string
+		time time.Duration
+	}{
+		{"watchdog", h.Watchdog}, {"no_output", h.Wedge.NoOutput}, {"spinning", h.Wedge.Spinning}, {"blocked", h.Wedge.Blocked},
+	} {
+		if rule.time > 0 {
+			checks = append(checks, rule.key+" "+api.Duration(rule.time))
+		}
+	}
+	return strings.Join(checks, "; ") + "; action " + string(h.Action)
 }
 
 func useText(p listing.Program) string {
