@@ -274,6 +274,9 @@ func TestRefusalsSayWhy(t *testing.T) {
 		if doc["reason"] != reason || doc["retryable"] != false {
 			t.Errorf("%q: %v", header, doc)
 		}
+		if detail, _ := doc["detail"].(string); header == "" && !strings.Contains(detail, "Authorization") {
+			t.Errorf("the answer does not say what to send: %q", detail)
+		}
 		if c := w.Header().Values("WWW-Authenticate"); !slices.Equal(c, []string{"Bearer"}) {
 			t.Errorf("%q: challenges %q", header, c)
 		}

@@ -56,7 +56,7 @@ func NewKey(key string, holder Principal) Key {
 
 // Refusals of an Authenticator. For any other error, too, the answer is 401.
 var (
-	ErrNoCredential  = errors.New("no credential was given")
+	ErrNoCredential  = errors.New("no credential was given; the header Authorization must hold one, such as Bearer KEY")
 	ErrBadCredential = errors.New("the credential is wrong")
 	// ErrForbidden: the caller is known, but may not do this.
 	ErrForbidden = errors.New("this principal may not do that")
