@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
 var update = flag.Bool("update", false, "rewrite generated files")
@@ -57,6 +62,40 @@ are about programs and the box.
 		fmt.Fprintf(&b, "| %s | %s |\n", code, retired[code])
 	}
 	return b.Bytes()
+}
+
+// tomlBlock is a block of TOML in Markdown.
+var tomlBlock = regexp.MustCompile("(?ms)^```toml[^\n]*\n(.*?)^```$")
+
+// TestManifestsOfThePages checks every manifest that a page shows. A block may be a part of a manifest:
+// it may leave out the command of a program, and need a program of another block.
+func TestManifestsOfThePages(t *testing.T) {
+	facts := plan.Facts{Env: map[string]string{"ANTHROPIC_API_KEY": "x"}} // howto/secrets.md requires it
+	root, checked := os.DirFS("../.."), 0
+	for _, pattern := range []string{"README.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md"} {
+		pages, err := fs.Glob(root, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range pages {
+			text, err := fs.ReadFile(root, page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range tomlBlock.FindAllSubmatchIndex(text, -1) {
+				checked++
+				line := 1 + bytes.Count(text[:at[2]], []byte("\n"))
+				for _, f := range Validate(page, text[at[2]:at[3]], Facts{}, facts).Findings {
+					if f.Severity == schema.Error && f.Code != "E123" && f.Code != "E125" {
+						t.Errorf("the manifest at %s:%d: %v", page, line, f)
+					}
+				}
+			}
+		}
+	}
+	if checked < 30 {
+		t.Errorf("only %d manifests were found", checked)
+	}
 }
 
 func escapeTable(s string) string { return strings.ReplaceAll(s, "<", "&lt;") }
