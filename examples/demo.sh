@@ -31,6 +31,7 @@ title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 unshare_flags=(--pid --fork --mount-proc --kill-child)
 case $mode in
 container)
+	echo "building the image and loading it into podman; the first time, this may take minutes"
 	make -s image >/dev/null
 	engine=(podman --storage-driver vfs --root "$PWD/dist/containers" --runtime runc --cgroup-manager cgroupfs)
 	"${engine[@]}" load -q -i "dist/agentbox-$(go env GOARCH).tar" >/dev/null
