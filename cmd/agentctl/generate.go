@@ -48,7 +48,8 @@ func generators() []generator {
 		return []compose.File{{Name: name, Content: content}}, err
 	}
 	return []generator{
-		{name: "compose", short: "a compose file", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+		{name: "compose", short: "a compose file", render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
+			o.notes = b.Notes
 			return one("docker-compose.yml", b.Compose(), nil)
 		}, several: func(boxes []*compose.Box) compose.File {
 			return compose.File{Name: "docker-compose.yml", Content: compose.Compose(boxes...)}
@@ -56,7 +57,7 @@ func generators() []generator {
 		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, if asked for, PodMonitor",
 			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
 				out, notes := b.Kubernetes(o.cluster)
-				o.notes = notes
+				o.notes = slices.Concat(b.Notes, notes)
 				return one("agentbox.yaml", out, nil)
 			},
 			flags: func(cmd *cobra.Command, o *generateOptions) {
@@ -74,7 +75,8 @@ func generators() []generator {
 			out, err := b.Image()
 			return one("image.json", out, err)
 		}},
-		{name: "quadlet", short: "podman systemd units", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+		{name: "quadlet", short: "podman systemd units", render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
+			o.notes = b.Notes
 			return b.Quadlet(), nil
 		}},
 	}
@@ -178,7 +180,7 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 		if err != nil {
 			return nil, err
 		}
-		boxes = append(boxes, box)
+		boxes, o.notes = append(boxes, box), append(o.notes, box.Notes...)
 	}
 	return []compose.File{g.several(boxes)}, nil
 }

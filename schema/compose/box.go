@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,8 @@ type Box struct {
 	Management int
 	Metrics    int
 	Resource   string // Kubernetes extended resource for the GPU of the box itself
+	// Notes say what the box cannot do as it is described.
+	Notes []string
 }
 
 // Port is a listening port.
@@ -166,6 +169,7 @@ func (b *builder) build(resolved *plan.Plan) error {
 		return err
 	}
 	b.declared(resolved)
+	b.logFiles(resolved)
 	b.operator(features, resolved)
 	m := b.view.Manifest
 	gpu := b.cat.Backend(m.GPU.Backend)
@@ -315,6 +319,40 @@ func (b *builder) declared(resolved *plan.Plan) {
 		b.box.Security.Effective.User = "0:0"
 		b.box.Security.Effective.CapAdd = hardening.Union(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
 	}
+}
+
+// logFiles notes each directory of log files that the read-only root of the box keeps from being written.
+// Validation cannot know this: without a description, the root may be writable.
+func (b *builder) logFiles(resolved *plan.Plan) {
+	if !b.box.Security.Effective.ReadOnly {
+		return
+	}
+	var noted []string
+	for i := range resolved.Programs {
+		p := &resolved.Programs[i]
+		for _, file := range []string{p.Spec.Logs.Path, p.Spec.Logs.StderrPath} {
+			dir := path.Dir(file)
+			if file == "" || b.writable(dir) || slices.Contains(noted, dir) {
+				continue
+			}
+			noted = append(noted, dir)
+			b.box.Notes = append(b.box.Notes, fmt.Sprintf("the root of the box is read-only: %s cannot write %s; add volumes = [\"NAME:%s\"] or writable = [\"%s\"] to the program",
+				p.Spec.Name, file, dir, dir))
+		}
+	}
+}
+
+// writable tells whether a tmpfs or a mount makes a directory writable. The innermost one decides.
+func (b *builder) writable(dir string) bool {
+	for ; dir != "/"; dir = path.Dir(dir) {
+		if i := slices.IndexFunc(b.box.Mounts, func(m Mount) bool { return m.Target == dir }); i >= 0 {
+			return !b.box.Mounts[i].ReadOnly
+		}
+		if slices.ContainsFunc(b.box.Security.Effective.Tmpfs, func(t string) bool { at, _, _ := strings.Cut(t, ":"); return at == dir }) {
+			return true
+		}
+	}
+	return false
 }
 
 // withTmpfs adds a tmpfs unless the list has one at this path, because engines refuse two.
