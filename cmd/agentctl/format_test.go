@@ -90,6 +90,23 @@ func TestRestartText(t *testing.T) {
 	}
 }
 
+func TestIdentityText(t *testing.T) {
+	www := &program.Credential{UID: 33, GID: 34}
+	for _, c := range []struct {
+		spec program.Spec
+		want string
+	}{
+		{program.Spec{}, ""},
+		{program.Spec{Credential: www}, "user 33, group 34"},
+		{program.Spec{Credential: www, Directory: "/srv"}, "user 33, group 34, in /srv"},
+		{program.Spec{Directory: "/srv"}, "agentinit's user, in /srv"},
+	} {
+		if got := identityText(c.spec); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
 // The page shows every check of the manifest, in its words.
 func TestHealthText(t *testing.T) {
 	probe := program.Probe{Dialect: "tcp", Target: "127.0.0.1:80", Interval: 5 * time.Second}

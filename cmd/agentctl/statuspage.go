@@ -100,14 +100,14 @@ func (c *cli) cutLine(text string) {
 }
 
 func identityText(s program.Spec) string {
-	var parts []string
+	who := ""
 	if k := s.Credential; k != nil {
-		parts = append(parts, fmt.Sprintf("user %d, group %d", k.UID, k.GID))
+		who = fmt.Sprintf("user %d, group %d", k.UID, k.GID)
 	}
-	if s.Directory != "" {
-		parts = append(parts, "in "+s.Directory)
+	if s.Directory == "" {
+		return who
 	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(who, "agentinit's user") + ", in " + s.Directory
 }
 
 func readyText(pg page) string {
