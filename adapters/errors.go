@@ -267,7 +267,7 @@ func Closed(slot Slot) *Error {
 // come back.
 func Disabled(slot Slot, degraded bool) *Error {
 	if !degraded {
-		return Errorf(CodeDisabled, "the %s slot is off", slot).With("slot", slot, "degraded", false)
+		return Errorf(CodeDisabled, "the %s slot is off; adapters.%s in the manifest switches it on at the next boot", slot, slot).With("slot", slot, "degraded", false)
 	}
 	e := Errorf(CodeDisabled, "the %s slot is degraded: its adapter could not connect", slot).
 		With("slot", slot, "degraded", true).WithRetryAfter(degradedRetryAfter)

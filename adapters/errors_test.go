@@ -59,6 +59,9 @@ func TestProblemHasTheMembersOlderPeersRead(t *testing.T) {
 	if s := Disabled(SlotPods, false).HTTPStatus(); s != 501 {
 		t.Errorf("off is %d", s)
 	}
+	if text := Disabled(SlotPods, false).Message; !strings.Contains(text, "adapters.pods") {
+		t.Errorf("%q does not say which key switches the slot on", text)
+	}
 }
 
 func TestFieldsThatClashWithTheProblemSurvive(t *testing.T) {
