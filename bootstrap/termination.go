@@ -23,7 +23,7 @@ const MaxTerminationReport = 4096
 type ProgramEnd struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
-	Exit   string `json:"exit,omitempty"` // for example "exit 3", "signal KILL (oom)"
+	Exit   string `json:"exit,omitempty"` // for example "exit 3", "signal KILL", "killed by the kernel: out of memory"
 	Reason string `json:"reason,omitempty"`
 	// Stderr is the last lines of the program's stderr, the newest last.
 	Stderr []string `json:"stderr,omitempty"`

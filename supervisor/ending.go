@@ -18,6 +18,7 @@ const (
 	CauseFatal     CauseKind = "fatal"      // a program with on_fatal = "shutdown"
 	CauseUnhealthy CauseKind = "unhealthy"  // a health check with action = "shutdown"
 	CauseAllExited CauseKind = "all-exited" // on_all_exited = "exit"
+	CauseFailed    CauseKind = "failed"     // the boot or an adapter has failed
 	CauseInternal  CauseKind = "internal"   // a bug
 )
 

@@ -24,6 +24,18 @@ func (b *box) shutdown() Result {
 	return r
 }
 
+// A box that cannot go on was not asked to stop: its cause and status say so.
+func TestFailIsNoRequest(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("a"))
+		b.pass(time.Second)
+		b.sup.Fail("the boot failed", 67)
+		if r := <-b.result; r.Cause.Kind != CauseFailed || r.Code != 67 || r.Cause.Detail != "the boot failed" {
+			t.Errorf("%v, code %d", r.Cause, r.Code)
+		}
+	})
+}
+
 func TestShutdownGoesBackwards(t *testing.T) {
 	inBox(t, func(b *box) {
 		for _, name := range []string{"log", "db", "cache", "web", "worker", "proxy"} {

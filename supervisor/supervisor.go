@@ -186,6 +186,12 @@ func (s *Supervisor) Shutdown(reason string) {
 	s.in.post(func() { s.loop.requestShutdown(Cause{Kind: CauseRequested, Detail: reason}) })
 }
 
+// Fail begins the shutdown because the box cannot go on, and returns at once. code is the box's exit
+// status.
+func (s *Supervisor) Fail(reason string, code int) {
+	s.in.post(func() { s.loop.shutDown(Cause{Kind: CauseFailed, Detail: reason, Code: code}) })
+}
+
 // Await waits until the function until accepts the program's status, and returns that status. The
 // error is ctx's, ErrDone, or *UnknownProgram if the program does not exist or was removed.
 func (s *Supervisor) Await(ctx context.Context, name string, until func(Status) bool) (Status, error) {

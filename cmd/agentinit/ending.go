@@ -112,7 +112,7 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 			end.Exit = "signal " + x.Signal
 		}
 		if x.Cause != "" {
-			end.Exit += " (" + x.Cause + ")"
+			end.Exit = x.Cause // it is a whole description
 		}
 	}
 	return end

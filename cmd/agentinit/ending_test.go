@@ -7,6 +7,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // The final status of a box comes from its failed boot, or from the event that interrupted the
@@ -44,6 +45,20 @@ func TestFinalStatus(t *testing.T) {
 		}
 		if bootFailed := r.Phase != ""; bootFailed && strings.HasPrefix(r.Cause, c.result.Cause.String()) {
 			t.Errorf("%s: the phase %s is none of the cause %q", c.name, r.Phase, r.Cause)
+		}
+	}
+}
+
+// What is known about an end replaces its signal, which it names if the signal matters.
+func TestReportOfAnEnd(t *testing.T) {
+	for want, exit := range map[string]*program.Exit{
+		"":                       nil,
+		"exit 3":                 {Code: 3},
+		"signal SEGV":            {Code: -1, Signal: "SEGV"},
+		"ended by signal TERM …": {Code: -1, Signal: "TERM", Cause: "ended by signal TERM …"},
+	} {
+		if got := new(box).programEnd(supervisor.Status{LastExit: exit}).Exit; got != want {
+			t.Errorf("%+v: %q", exit, got)
 		}
 	}
 }

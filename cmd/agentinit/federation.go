@@ -475,7 +475,7 @@ func (f *member) Fatal(reason string) {
 	}
 	failure := &bootstrap.Failure{Code: bootstrap.ExitContractMismatch, Phase: "federation", Reason: "the host refuses this box: " + reason}
 	f.b.slotFailure.Store(failure)
-	f.b.sup.Shutdown(failure.Error())
+	f.b.sup.Fail(failure.Error(), int(failure.Code))
 }
 
 // Counted implements federation.Box.

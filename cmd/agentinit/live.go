@@ -210,7 +210,7 @@ func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) superv
 		return r
 	default:
 	}
-	b.sup.Shutdown(err.Error())
+	b.sup.Fail(err.Error(), int(bootstrap.ExitCode(err)))
 	return <-results
 }
 

@@ -314,7 +314,7 @@ func (b *box) connectSlots() {
 	b.bus.Publish(event.Event{Level: event.Error, Stage: "adapters", Name: "AdaptersFailed", Fields: map[string]any{
 		"message": failure.Error(), "exit_code": int(failure.Code),
 	}})
-	b.sup.Shutdown(failure.Error())
+	b.sup.Fail(failure.Error(), int(failure.Code))
 }
 
 // keepLimit bounds the opening of the file of idempotency keys, because the slots wait for it.
