@@ -185,7 +185,7 @@ func Info(p api.Program, now time.Time) string {
 		}
 	}
 	if p.State == backoff && p.Deadline != nil {
-		text = joined(text, "again in "+api.Duration(p.Deadline.Sub(now)))
+		text = joined(text, api.Duration(p.Deadline.Sub(now))+" left") // the reason says "starts again 4s later"
 	}
 	// The reason of a resting schedule already contains this.
 	if s := p.Schedule; s != nil && s.NextRun != nil && p.PID != 0 {
