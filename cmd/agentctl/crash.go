@@ -49,7 +49,11 @@ func (c *cli) printCrash(x api.Crash) {
 	if x.Killed {
 		how += " by agentinit"
 	}
-	line(c.stdout, "%s: %s after %s, at %s", printable(x.Program), printable(how),
+	form := "%s: %s after %s, at %s"
+	if x.Exit.Cause != "" { // long, and may end with what "after" would seem to belong to
+		form = "%s: %s; it ran for %s, until %s"
+	}
+	line(c.stdout, form, printable(x.Program), printable(how),
 		api.Duration(time.Duration(x.UptimeMS)*time.Millisecond), x.Time.UTC().Format(event.TimeFormat))
 	line(c.stdout, "  run:    %d, pid %d", x.Run, x.PID)
 	if x.CoreAt != "" {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -87,6 +88,22 @@ func TestRestartText(t *testing.T) {
 	}
 	if got := restartText(page{spec: program.Spec{Restart: program.RestartNever, StartRetries: -1, RestartLimit: limit}}); got != "never, restarted 0 times" {
 		t.Errorf("restart = never has no limit to reach: %q", got)
+	}
+}
+
+func TestCrashHeading(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, exit := range map[string]api.Exit{
+		"web: exited with code 7 after 1.5s, at 2026-01-02T03:04:05.000Z\n": {Code: 7},
+		"web: ended by signal TERM when agentinit stopped it: unhealthy: x (attempt 1); it ran for 1.5s, until 2026-01-02T03:04:05.000Z\n": {
+			Code: -1, Signal: "TERM", Cause: "ended by signal TERM when agentinit stopped it: unhealthy: x (attempt 1)",
+		},
+	} {
+		var out strings.Builder
+		(&cli{stdout: &out}).printCrash(api.Crash{Program: "web", Exit: exit, UptimeMS: 1500, Time: at})
+		if !strings.HasPrefix(out.String(), want) {
+			t.Errorf("got %q, want %q", out.String(), want)
+		}
 	}
 }
 
