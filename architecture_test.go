@@ -68,7 +68,7 @@ var arrows = map[string][]string{
 
 	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
-	"adapters/wire":         {"adapters", "internal/outbound"},
+	"adapters/wire":         {"adapters", "internal/ijson", "internal/outbound"},
 	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/backup":       {"adapters"},                      // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs

@@ -181,6 +181,14 @@ func CheckUnicode(field string, raw []byte) error {
 	return nil
 }
 
+// CheckElements refuses a JSON array of more than limit elements, before memory is taken for them.
+func CheckElements(field string, raw []byte, limit int) error {
+	if root, _ := ijson.Elements(raw); root > limit {
+		return OverLimit(field, int64(limit))
+	}
+	return nil
+}
+
 // CheckFinite refuses NaN and infinities, and anything but 1-limit numbers.
 func CheckFinite(field string, v []float32, limit int) error {
 	if len(v) == 0 || len(v) > limit {

@@ -47,7 +47,18 @@ type ActionTaken struct {
 
 // ActionBatch is several actions at once.
 type ActionBatch struct {
-	Events []NewAction `json:"events"`
+	Events NewActions `json:"events"`
+}
+
+// NewActions are at most maxBatch actions.
+type NewActions []NewAction
+
+// UnmarshalJSON implements json.Unmarshaler. It takes no memory for a list that is too long.
+func (n *NewActions) UnmarshalJSON(raw []byte) error {
+	if err := adapters.CheckElements("events", raw, maxBatch); err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, (*[]NewAction)(n))
 }
 
 func listActions(q *request) error {
@@ -99,9 +110,6 @@ func emitActions(q *request) error {
 	}
 	if len(in.Events) == 0 {
 		return adapters.Invalid("events", "is required")
-	}
-	if len(in.Events) > maxBatch {
-		return adapters.OverLimit("events", maxBatch)
 	}
 	all := make([]Action, len(in.Events))
 	for i, n := range in.Events {

@@ -45,7 +45,10 @@ func TestAgentActions(t *testing.T) {
 	}
 	one := `{"source_agent_id":"agent-1","action_type":0}`
 	b.do("agent-1", "POST", "/v1/agent-events/batch", `{"events":[`+strings.Repeat(one+",", 499)+one+`]}`).is(202)
-	b.do("agent-1", "POST", "/v1/agent-events/batch", `{"events":[`+strings.Repeat(one+",", 500)+one+`]}`).is(400)
+	// The length is checked first: the numbers are not decoded, which would take memory for each.
+	if p := b.do("agent-1", "POST", "/v1/agent-events/batch", `{"events":[`+strings.Repeat("0,", 500)+`0]}`).is(400).problem(adapters.CodeValidation); p["limit"] != 500.0 {
+		t.Errorf("%v", p)
+	}
 	b.do("agent-2", "POST", "/v1/agent-events/emit", one).is(403)
 	b.do("agent-1", "POST", "/v1/agent-events/hook", `{"tool_name":"Edit","tool_input":{"file_path":"/x"}}`).is(202)
 	b.do("agent-1", "POST", "/v1/agent-events/hook", `{"tool_name":"Paint"}`).is(400)

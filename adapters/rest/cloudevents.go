@@ -168,12 +168,12 @@ func (q *request) dispatchBatch() error {
 	if err != nil {
 		return err
 	}
+	if err := adapters.CheckElements("batch", raw, maxBatch); err != nil {
+		return err
+	}
 	var batch []adapters.CloudEvent
 	if err := unmarshal(raw, &batch); err != nil {
 		return err
-	}
-	if len(batch) > maxBatch {
-		return adapters.OverLimit("batch", maxBatch)
 	}
 	events := make([]adapters.Event, len(batch))
 	for i, c := range batch {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/ijson"
 )
 
 // Response is an answer that was read completely.
@@ -57,12 +58,19 @@ func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, e
 	return res, Decode(res, out)
 }
 
+// maxElements bounds each list of an answer. The longest list of a good answer is in the payload of an
+// event. The memory for a list is up to 200 times as large as its text.
+const maxElements = adapters.MaxEventPayload
+
 // Decode reads a JSON answer into out. If the content type or the shape of the JSON is different,
 // the error is UNAVAILABLE: the peer is not the expected one.
 func Decode(res *Response, out any) error {
 	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
 		return lied("answer is %q, not JSON", mt)
+	}
+	if _, longest := ijson.Elements(res.Body); longest > maxElements {
+		return lied("answer has a list of more than %d elements", maxElements)
 	}
 	if err := json.Unmarshal(res.Body, out); err != nil {
 		return lied("answer cannot be read as JSON of the contract: %v", err)

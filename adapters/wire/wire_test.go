@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -377,6 +378,27 @@ func TestListsComeAsArrayOrEnvelope(t *testing.T) {
 		p, err := List[string](res)
 		if err != nil || len(p.Items) != 2 || string(p.NextCursor) != c.cursor {
 			t.Errorf("%s: %+v %v", c.body, p, err)
+		}
+	}
+}
+
+// The memory for a list is many times its text, so a peer must not send one that is too long. An event
+// with the longest payload is good.
+func TestListsAreBounded(t *testing.T) {
+	elements := strings.Repeat("0,", maxElements)
+	for body, good := range map[string]bool{
+		`{"items":[{"payload":[` + elements[:adapters.MaxEventPayload-3] + `]}]}`: true,
+		`{"items":[` + elements + `0]}`:                                           false,
+		`[` + elements + `0]`:                                                     false,
+		`[{"deps":[` + elements + `0]}]`:                                          false,
+		`[{"payload":{` + strings.Repeat(`"":0,`, maxElements) + `"":0}}]`:        false,
+	} {
+		_, err := List[struct{ Payload, Deps json.RawMessage }](&Response{
+			Status: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte(body),
+		})
+		told := err != nil && strings.Contains(err.Error(), "a list of more than")
+		if good != (err == nil) || !good && (!told || !errors.Is(err, adapters.ErrUnavailable)) {
+			t.Errorf("%.30s: %v", body, err)
 		}
 	}
 }

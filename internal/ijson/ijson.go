@@ -1,4 +1,5 @@
-// Package ijson tells whether the strings of a JSON text are Unicode (I-JSON, RFC 7493).
+// Package ijson checks a JSON text before it is decoded: whether its strings are Unicode (I-JSON,
+// RFC 7493), and how many elements its arrays have.
 package ijson
 
 import (
@@ -63,4 +64,64 @@ func escapedUnit(raw []byte) (unit rune, ok bool) {
 	}
 	n, err := strconv.ParseUint(string(raw[2:6]), 16, 16)
 	return rune(n), err == nil
+}
+
+// maxDepth is the deepest nesting that encoding/json reads.
+const maxDepth = 10000
+
+// Elements counts the elements of an array, or the members of an object. root is the number of the
+// outermost value, longest is the largest number of any array or object. An array of short values
+// takes a hundred times the size of its text when it is decoded into large structs, and
+// encoding/json reads all of it before its length is known. For a text that is not JSON the numbers
+// have no meaning.
+func Elements(raw []byte) (root, longest int) {
+	var open []int // the elements of each array and object around raw[i]
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			i += stringEnd(raw[i:])
+			fallthrough
+		default:
+			if n := len(open) - 1; n >= 0 && open[n] == 0 {
+				open[n] = 1
+			}
+		case ' ', '\t', '\r', '\n', ':':
+		case ',':
+			if n := len(open) - 1; n >= 0 {
+				open[n]++
+			}
+		case '[', '{':
+			if n := len(open) - 1; n >= 0 && open[n] == 0 {
+				open[n] = 1
+			}
+			if len(open) == maxDepth {
+				return root, longest
+			}
+			open = append(open, 0)
+		case ']', '}':
+			n := len(open) - 1
+			if n < 0 {
+				return root, longest
+			}
+			longest = max(longest, open[n])
+			if n == 0 {
+				return open[0], longest
+			}
+			open = open[:n]
+		}
+	}
+	return root, longest
+}
+
+// stringEnd returns the position of the quote that ends the string at the start of raw.
+func stringEnd(raw []byte) int {
+	for i := 1; i < len(raw); i++ {
+		switch raw[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return len(raw)
 }

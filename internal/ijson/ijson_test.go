@@ -1,6 +1,7 @@
 package ijson
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -21,6 +22,38 @@ func TestSurrogatesHavePairs(t *testing.T) {
 		}
 		if err := Check(raw); (err != nil) != strings.Contains(read.A, "\ufffd") {
 			t.Errorf("%s is read as %q, and the check says %v", raw, read.A, err)
+		}
+	}
+}
+
+func TestElements(t *testing.T) {
+	for text, want := range map[string][2]int{
+		``:                              {0, 0},
+		`1`:                             {0, 0},
+		`"[1,2,3]"`:                     {0, 0},
+		`[]`:                            {0, 0},
+		`[ ]`:                           {0, 0},
+		`[[]]`:                          {1, 1},
+		`[1]`:                           {1, 1},
+		` [null, "a,b" ,{}]`:            {3, 3},
+		`["\"[,", "\\", 3]`:             {3, 3},
+		`{"a":[1,2,3],"b":{}}`:          {2, 3},
+		`{"a":{"b":[[1,2],[3,4,5,6]]}}`: {1, 4},
+		// No JSON: any answer will do.
+		`]`:      {0, 0},
+		`["open`: {0, 0},
+	} {
+		if root, longest := Elements([]byte(text)); root != want[0] || longest != want[1] {
+			t.Errorf("%s: %d %d, want %v", text, root, longest, want)
+		}
+	}
+	for depth, valid := range map[int]bool{maxDepth: true, maxDepth + 1: false} {
+		text := append(bytes.Repeat([]byte("["), depth), bytes.Repeat([]byte("]"), depth)...)
+		if json.Valid(text) != valid {
+			t.Errorf("encoding/json reads %d arrays within each other: %v", depth, !valid)
+		}
+		if root, _ := Elements(text); (root == 1) != valid {
+			t.Errorf("%d arrays within each other: %d", depth, root)
 		}
 	}
 }
