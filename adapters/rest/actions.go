@@ -79,6 +79,9 @@ type ActionKind string
 
 // UnmarshalJSON takes a number or a string.
 func (k *ActionKind) UnmarshalJSON(b []byte) error {
+	if len(b) > maxActionRef {
+		return adapters.Invalid("action_type", "must be at most %d bytes", maxActionRef) // a number can begin with any number of zeros
+	}
 	var text string
 	if json.Unmarshal(b, &text) == nil {
 		*k = ActionKind(text)

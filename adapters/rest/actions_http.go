@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -321,14 +322,13 @@ func (f *actionFollower) read(ctx context.Context) error {
 	for {
 		// The read must not end with ctx: a cancelled read closes the connection before hangUp has
 		// sent the reason. The close of the socket ends the read.
-		kind, data, err := f.c.Read(context.WithoutCancel(ctx))
+		data, err := f.message(context.WithoutCancel(ctx))
 		if err != nil {
 			return err
 		}
-		if kind != websocket.MessageText {
-			return errors.Join(errPolicy, errors.New("binary frames are not understood"))
-		}
 		answer, err := json.Marshal(f.obey(data))
+		f.q.s.held.release(f.q.held)
+		f.q.held = 0
 		if err != nil {
 			return err
 		}
@@ -340,9 +340,29 @@ func (f *actionFollower) read(ctx context.Context) error {
 	}
 }
 
+// message waits for a message. Its bytes count as those of a body, and it must come as fast.
+func (f *actionFollower) message(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	kind, r, err := f.c.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if kind != websocket.MessageText {
+		return nil, errors.Join(errPolicy, errors.New("binary frames are not understood"))
+	}
+	late := time.AfterFunc(bodyLimit, cancel)
+	defer late.Stop()
+	data, err := io.ReadAll(&heldReader{r, f.q})
+	if errors.Is(err, errHeldBodies) {
+		err = adapters.Unavailable(nil, "%v", errHeldBodies)
+	}
+	return data, err
+}
+
 func (f *actionFollower) obey(data []byte) map[string]any {
 	var o order
-	if err := unmarshal(data, &o); err != nil {
+	if err := f.q.unmarshal(data, &o); err != nil {
 		return refusal(err)
 	}
 	if o.Type == "" {

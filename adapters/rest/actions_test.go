@@ -155,7 +155,8 @@ func TestAgentActionsOverWebSocket(t *testing.T) {
 	if m["jsonrpc"] != "2.0" || m["method"] != "notifications/agent_action" || params["source_agent_id"] != "b" || params["action_type"] != 1.0 {
 		t.Fatalf("the filter does not hold: %v", m)
 	}
-	for _, text := range []string{`{"type":"configure","filters":{"action_types":["paint"]}}`, `{"type":"odd"}`, `{`} {
+	for _, text := range []string{`{"type":"configure","filters":{"action_types":["paint"]}}`,
+		`{"type":"configure","filters":{"action_types":["` + strings.Repeat("0", 1000) + `"]}}`, `{"type":"odd"}`, `{`} {
 		say(text)
 		if m := next(); m["type"] != "error" || m["code"] != string(adapters.CodeValidation) {
 			t.Errorf("%s: %v", text, m)

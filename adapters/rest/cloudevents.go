@@ -129,7 +129,7 @@ func (q *request) dispatchStructured() error {
 		return err
 	}
 	var c adapters.CloudEvent
-	if err := unmarshal(raw, &c); err != nil {
+	if err := q.unmarshal(raw, &c); err != nil {
 		return err
 	}
 	return q.dispatchCloud(c)
@@ -172,7 +172,7 @@ func (q *request) dispatchBatch() error {
 		return err
 	}
 	var batch []adapters.CloudEvent
-	if err := unmarshal(raw, &batch); err != nil {
+	if err := q.unmarshal(raw, &batch); err != nil {
 		return err
 	}
 	events := make([]adapters.Event, len(batch))

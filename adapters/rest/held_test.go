@@ -1,11 +1,17 @@
 package rest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -53,5 +59,49 @@ func TestHeldBodiesWhileMemoryIsScarce(t *testing.T) {
 	}
 	if !h.take(scarceHeld) {
 		t.Error("a small body was refused")
+	}
+}
+
+// slow is a body that takes a second to decode. It counts how many are decoded at once.
+type slow struct{ now, most *atomic.Int64 }
+
+func (s slow) UnmarshalJSON([]byte) error {
+	now := s.now.Add(1)
+	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
+	}
+	time.Sleep(time.Second)
+	s.now.Add(-1)
+	return nil
+}
+
+// Few large bodies are decoded at once, and any number of small ones. A caller that has disconnected
+// does not wait.
+func TestDecoding(t *testing.T) {
+	for size, want := range map[int]int64{smallBody: 3 * maxDecoding, smallBody + 1: maxDecoding} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &Server{decoding: make(chan struct{}, maxDecoding)}
+			body := []byte("{" + strings.Repeat(" ", size-2) + "}")
+			now, most := new(atomic.Int64), new(atomic.Int64)
+			var all sync.WaitGroup
+			for range 3 * maxDecoding {
+				all.Go(func() {
+					q := &request{Request: httptest.NewRequest("POST", "/", nil), s: s}
+					if err := q.unmarshal(body, &slow{now, most}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			gone := &request{Request: httptest.NewRequestWithContext(ctx, "POST", "/", nil), s: s}
+			if err := gone.unmarshal(body, &slow{now, most}); size > smallBody && !errors.Is(err, context.Canceled) {
+				t.Errorf("a caller that has disconnected: %v", err)
+			}
+			all.Wait()
+			if size > smallBody && most.Load() != want || most.Load() < want {
+				t.Errorf("%d bodies of %d bytes are decoded at once, want %d", most.Load(), size, want)
+			}
+		})
 	}
 }

@@ -126,6 +126,26 @@ func (q *request) json(out any) error {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return q.withoutBody()
 	}
+	return q.unmarshal(raw, out)
+}
+
+// Decoding a list of short values can take 50 times the memory of its text. So only maxDecoding bodies
+// above smallBody are decoded at a time, in the whole server.
+const (
+	maxDecoding = 4
+	smallBody   = 16 << 10 // bytes
+)
+
+// unmarshal reads the JSON object of a body into out.
+func (q *request) unmarshal(raw []byte, out any) error {
+	if len(raw) > smallBody {
+		select {
+		case q.s.decoding <- struct{}{}:
+			defer func() { <-q.s.decoding }()
+		case <-q.Context().Done():
+			return q.Context().Err()
+		}
+	}
 	return unmarshal(raw, out)
 }
 

@@ -91,8 +91,10 @@ type Server struct {
 	limits  *rate.Callers[string]
 	tickets tickets
 	held    heldBodies
-	actions *actions // recent actions of agents
-	openapi func() ([]byte, error)
+	// decoding has an element for each large body that is being decoded.
+	decoding chan struct{}
+	actions  *actions // recent actions of agents
+	openapi  func() ([]byte, error)
 
 	streams atomic.Int64
 
@@ -113,7 +115,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RateLimit == 0 {
 		cfg.RateLimit = DefaultRateLimit
 	}
-	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce}}
+	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
+		decoding: make(chan struct{}, maxDecoding)}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)

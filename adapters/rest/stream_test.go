@@ -293,6 +293,67 @@ func TestWebSocketFramesAreBounded(t *testing.T) {
 	}
 }
 
+// The bytes of a message that has begun count as those of bodies do, until it has been answered.
+func TestWebSocketMessagesAreHeldWithBodies(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.HeldBodies = 10_000 })
+	c, _, err := b.dial("/v1/agent-events/stream", b.ticket(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	for range 2 { // greetings
+		if _, _, err := c.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(`{"type":"ping"}`+strings.Repeat(" ", 5000))); err != nil {
+			t.Fatal(err)
+		}
+		if _, data, err := c.Read(t.Context()); err != nil || !strings.Contains(string(data), "pong") {
+			t.Fatalf("%s %v", data, err)
+		}
+	}
+	w, err := c.Writer(t.Context(), websocket.MessageText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, strings.Repeat(" ", 20_000)); err != nil { // without an end
+		t.Fatal(err)
+	}
+	if _, data, err := c.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusTryAgainLater {
+		t.Errorf("%s %v", data, err)
+	}
+}
+
+// A peer that has begun a message must end it within ten seconds, even if it answers pings.
+func TestWebSocketMessageHasTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuiet(t)
+		c, _, err := websocket.Dial(t.Context(), "ws://box/v1/agent-events/stream", &websocket.DialOptions{HTTPClient: q.client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.CloseNow()
+		for range 2 { // greetings
+			if _, _, err := c.Read(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w, err := c.Writer(t.Context(), websocket.MessageText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, strings.Repeat(" ", 8<<10)); err != nil { // more than the client keeps back
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if _, data, err := c.Read(t.Context()); err == nil || time.Since(begin) != 10*time.Second {
+			t.Errorf("%q after %s, %v", data, time.Since(begin), err)
+		}
+	})
+}
+
 // A caller that sends its body too slowly gets 400 after ten seconds.
 func TestBodyHasTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
