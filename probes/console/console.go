@@ -113,7 +113,7 @@ func (c *Console) home(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.show(w, http.StatusOK, homePage, view{
-		Role: s.Role, ID: s.ID, CanChange: s.Role != RoleViewer, Version: c.cfg.Version, Programs: c.cfg.Programs(),
+		Role: s.holder.Role, ID: s.holder.ID, CanChange: s.holder.Role != RoleViewer, Version: c.cfg.Version, Programs: c.cfg.Programs(),
 	})
 }
 
@@ -163,8 +163,10 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if c.cfg.ReadOnly {
 		holder.Role = RoleViewer
 	}
-	http.SetCookie(w, c.sessions.open(holder, time.Now(), isSecure(r)))
-	http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
+	cookie, key := c.sessions.open(holder, time.Now(), isSecure(r))
+	http.SetCookie(w, cookie)
+	// The page stores what is after the #. A browser sends it to no server.
+	http.Redirect(w, r, Prefix+"/#key="+key, http.StatusSeeOther)
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
@@ -180,17 +182,17 @@ func isSecure(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
-// Holder returns the owner of the session of a request. It refuses a request that may change
-// something, unless a page of the box sent it.
+// Holder returns the owner of the session of a request that has the key of the session. It refuses a
+// request that may change something, unless a page of the box sent it.
 func (c *Console) Holder(r *http.Request) (Holder, error) {
 	s, ok := c.sessions.of(r, time.Now())
 	switch {
-	case !ok:
+	case !ok || !s.hasKey(r):
 		return Holder{}, ErrNoSession
 	case r.Method != http.MethodGet && r.Method != http.MethodHead && !sameOrigin(r):
 		return Holder{}, ErrCrossSite
 	}
-	return s, nil
+	return s.holder, nil
 }
 
 // Errors of Holder.

@@ -33,14 +33,22 @@ func newConsole(t *testing.T, readOnly bool) *Console {
 	return c
 }
 
-func request(method, path, body, origin string, cookies ...*http.Cookie) *http.Request {
+// credentials are what a login gives.
+type credentials struct {
+	cookie *http.Cookie
+	key    string
+}
+
+// request is a request of a page of the console, if it has credentials.
+func request(method, path, body, origin string, in ...credentials) *http.Request {
 	r := httptest.NewRequest(method, "http://box:9090"+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if origin != "" {
 		r.Header.Set("Origin", origin)
 	}
-	for _, c := range cookies {
-		r.AddCookie(c)
+	for _, c := range in {
+		r.AddCookie(c.cookie)
+		r.Header.Set(keyHeader, c.key)
 	}
 	return r
 }
@@ -51,13 +59,17 @@ func serve(c *Console, r *http.Request) *http.Response {
 	return w.Result()
 }
 
-func loggedIn(t *testing.T, c *Console) *http.Cookie {
+func loggedIn(t *testing.T, c *Console) credentials {
 	t.Helper()
 	resp := serve(c, request("POST", "/ui/login", url.Values{"key": {key}}.Encode(), "http://box:9090"))
 	if resp.StatusCode != http.StatusSeeOther || len(resp.Cookies()) != 1 {
 		t.Fatalf("the login got %d", resp.StatusCode)
 	}
-	return resp.Cookies()[0]
+	_, session, ok := strings.Cut(resp.Header.Get("Location"), "/ui/#key=")
+	if !ok {
+		t.Fatalf("the login leads to %q", resp.Header.Get("Location"))
+	}
+	return credentials{resp.Cookies()[0], session}
 }
 
 // The page escapes what programs say, and every answer forbids what is not ours.
@@ -79,7 +91,8 @@ func TestPageWithoutScripts(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	c := newConsole(t, false)
-	cookie := loggedIn(t, c)
+	in := loggedIn(t, c)
+	cookie := in.cookie
 	for _, test := range []struct {
 		name           string
 		method, origin string
@@ -104,6 +117,7 @@ func TestHolder(t *testing.T) {
 			if test.site != "" {
 				r.Header.Set("Sec-Fetch-Site", test.site)
 			}
+			r.Header.Set(keyHeader, in.key)
 			if test.cookie != nil {
 				r.AddCookie(test.cookie)
 			}
@@ -112,6 +126,23 @@ func TestHolder(t *testing.T) {
 				t.Errorf("got %v, %v; want %v", h, err, test.want)
 			}
 		})
+	}
+}
+
+// The cookie goes to every port of the host, and a program of the box may listen on one. It opens
+// nothing without the key, which only the answer to the login has.
+func TestStolenCookie(t *testing.T) {
+	c := newConsole(t, false)
+	in, other := loggedIn(t, c), loggedIn(t, c)
+	for name, key := range map[string]string{"no key": "", "the cookie as key": in.cookie.Value, "the key of another session": other.key} {
+		if h, err := c.Holder(request("GET", "/v1/programs", "", "", credentials{in.cookie, key})); !errors.Is(err, ErrNoSession) {
+			t.Errorf("%s: %v %v", name, h, err)
+		}
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, request("GET", "/ui/", "", "", credentials{in.cookie, ""}))
+	if strings.Contains(w.Body.String(), in.key) {
+		t.Error("the page has the key")
 	}
 }
 

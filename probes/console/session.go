@@ -3,6 +3,7 @@ package console
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"net/http"
 	"sync"
 	"time"
@@ -10,6 +11,10 @@ import (
 
 const (
 	cookieName = "agentbox_session"
+	// keyHeader has the key of the session. The browser sends the cookie also to servers on other
+	// ports of the same host (RFC 6265, 8.5), thus to programs of the box. The key is in storage that
+	// belongs to the origin, which includes the port, and so only pages of the console send it.
+	keyHeader = "Agentbox-Console"
 	// sessionLife is how long a session holds after its login.
 	sessionLife = 12 * time.Hour
 	// maxSessions bounds the memory: with one more login the oldest session ends.
@@ -26,11 +31,12 @@ type sessions struct {
 type session struct {
 	holder Holder
 	opened time.Time
+	key    [sha256.Size]byte // the digest of the key
 }
 
-// open makes a session and returns its cookie.
-func (s *sessions) open(h Holder, now time.Time, secure bool) *http.Cookie {
-	token := rand.Text()
+// open makes a session and returns its cookie and its key.
+func (s *sessions) open(h Holder, now time.Time, secure bool) (*http.Cookie, string) {
+	token, key := rand.Text(), rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held == nil {
@@ -39,8 +45,8 @@ func (s *sessions) open(h Holder, now time.Time, secure bool) *http.Cookie {
 	for len(s.held) >= maxSessions {
 		s.dropOldest()
 	}
-	s.held[sha256.Sum256([]byte(token))] = session{h, now}
-	return cookie(token, int(sessionLife/time.Second), secure)
+	s.held[sha256.Sum256([]byte(token))] = session{h, now, sha256.Sum256([]byte(key))}
+	return cookie(token, int(sessionLife/time.Second), secure), key
 }
 
 func (s *sessions) dropOldest() {
@@ -54,11 +60,17 @@ func (s *sessions) dropOldest() {
 	delete(s.held, oldest)
 }
 
-// of finds the session of a request.
-func (s *sessions) of(r *http.Request, now time.Time) (Holder, bool) {
+// hasKey tells whether a request shows the key of the session.
+func (s session) hasKey(r *http.Request) bool {
+	shown := sha256.Sum256([]byte(r.Header.Get(keyHeader)))
+	return subtle.ConstantTimeCompare(shown[:], s.key[:]) == 1
+}
+
+// of finds the session of a request by its cookie.
+func (s *sessions) of(r *http.Request, now time.Time) (session, bool) {
 	digest, ok := digestOf(r)
 	if !ok {
-		return Holder{}, false
+		return session{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +79,7 @@ func (s *sessions) of(r *http.Request, now time.Time) (Holder, bool) {
 		delete(s.held, digest)
 		ok = false
 	}
-	return held.holder, ok
+	return held, ok
 }
 
 // close ends the session of a request and returns the cookie that clears its own.

@@ -296,7 +296,7 @@ func TestViewerAndReadOnlyOnlyLook(t *testing.T) {
 			login(t, ctx, base, c.key)
 			var status int
 			do(t, ctx, "stop", until(`document.querySelectorAll("tbody tr").length === 6`),
-				chromedp.Poll(`fetch("/v1/programs/web/stop", {method: "POST", body: "{}"}).then((r) => r.status)`, &status))
+				chromedp.Poll(`fetch("/v1/programs/web/stop", {method: "POST", body: "{}", headers: {"Agentbox-Console": localStorage.getItem("agentbox-console-key")}}).then((r) => r.status)`, &status))
 			if status != http.StatusForbidden {
 				t.Errorf("a session that may only look got %d", status)
 			}
@@ -324,6 +324,7 @@ func TestWithoutJavaScript(t *testing.T) {
 func TestSessionsAreRefused(t *testing.T) {
 	base := box(t, "true")
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	session := "" // the key of the session
 	post := func(path, body, origin string, cookies []*http.Cookie) *http.Response {
 		t.Helper()
 		req, err := http.NewRequest("POST", base+path, strings.NewReader(body))
@@ -337,6 +338,7 @@ func TestSessionsAreRefused(t *testing.T) {
 		for _, c := range cookies {
 			req.AddCookie(c)
 		}
+		req.Header.Set("Agentbox-Console", session)
 		resp, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -355,6 +357,10 @@ func TestSessionsAreRefused(t *testing.T) {
 	if in.StatusCode != 303 || len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteStrictMode {
 		t.Fatalf("the login got %d and %v", in.StatusCode, cookies)
 	}
+	if resp := post("/v1/programs/db/restart", "", base, cookies); resp.StatusCode != 401 {
+		t.Errorf("a restart with the cookie alone, which servers on other ports get, too, got %d", resp.StatusCode)
+	}
+	_, session, _ = strings.Cut(in.Header.Get("Location"), "#key=")
 	for _, origin := range []string{"", "null", "http://evil.example", "http://localhost:1"} {
 		if resp := post("/v1/programs/db/restart", "", origin, cookies); resp.StatusCode != 401 {
 			t.Errorf("a restart from origin %q got %d", origin, resp.StatusCode)

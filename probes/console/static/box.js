@@ -1,18 +1,35 @@
 // What the console knows of the box: one copy of the state, kept true by one stream of events. Everything comes by the
 // same routes that other clients of the management listener use.
 
+// The login puts the key of the session after the #. It is kept where no other origin can read it: the cookie of the
+// session goes to every port of this host, and what listens there may be a hostile program of the box.
+const keyName = 'agentbox-console-key';
+const given = location.hash.match(/^#key=(\w+)$/);
+if (given) {
+  localStorage.setItem(keyName, given[1]);
+  history.replaceState(null, '', location.pathname);
+}
+
+// send sends a request with the credentials of the session. If the session has expired, the page becomes the login form.
+async function send(path, options) {
+  options.headers['Agentbox-Console'] = localStorage.getItem(keyName) ?? '';
+  const answer = await fetch(path, {...options, credentials: 'same-origin'});
+  if (answer.status === 401) {
+    await fetch('/ui/logout', {method: 'POST', credentials: 'same-origin'}); // the cookie alone opens the page
+    location.reload();
+    throw new Error('The session has expired.');
+  }
+  return answer;
+}
+
 // ask sends a request and returns its JSON, or throws an Error that says what the box answered.
 export async function ask(method, path, body) {
-  const options = {method, headers: {Accept: 'application/json'}, credentials: 'same-origin'};
+  const options = {method, headers: {Accept: 'application/json'}};
   if (body !== undefined) {
     options.headers['Content-Type'] = 'application/json';
     options.body = JSON.stringify(body);
   }
-  const answer = await fetch(path, options);
-  if (answer.status === 401) {
-    location.reload(); // the session has expired: the page is then the login form
-    throw new Error('The session has expired.');
-  }
+  const answer = await send(path, options);
   const data = await answer.json().catch(() => ({}));
   if (!answer.ok) {
     const error = new Error(data.detail || data.message || answer.status + ' ' + answer.statusText);
@@ -81,35 +98,59 @@ export async function refresh() {
   }
 }
 
+// events reads the server-sent events of an answer: each has type, id and data.
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  for (;;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const blocks = (text + value).split('\n\n');
+    text = blocks.pop();
+    for (const block of blocks) {
+      const event = {type: 'message', id: '', data: ''};
+      for (const line of block.split('\n')) {
+        if (line.startsWith('event: ')) event.type = line.slice(7);
+        if (line.startsWith('id: ')) event.id = line.slice(4);
+        if (line.startsWith('data: ')) event.data = line.slice(6);
+      }
+      if (event.data) yield event;
+    }
+  }
+}
+
 // stream reads a stream of server-sent events for as long as the page wants it, and returns a function that closes it.
-// EventSource connects again by itself after a broken connection. It gives up after an answer that is no stream, such as
-// 503, and the box ends its streams when it stops: then stream opens another one, which goes on after the last event.
-// resume is the parameter that says after which event; on has open, error and message.
-export function stream(path, query, resume, on) {
-  let source, timer, closed = false;
-  const again = () => {
-    source.close();
+// After a broken connection, an answer that is no stream, such as 503, and the end of the stream it asks again for what
+// comes after the last event. An EventSource cannot send the key of the session. on has open, error and message.
+export function stream(path, query, on) {
+  const headers = {Accept: 'text/event-stream'};
+  const stop = new AbortController();
+  let timer;
+  const open = async () => {
+    try {
+      const answer = await send(path + '?' + query, {headers, signal: stop.signal});
+      if (!answer.ok) throw new Error(answer.statusText);
+      on.open?.();
+      for await (const event of events(answer.body)) {
+        if (event.type === 'end') break;
+        if (event.id) headers['Last-Event-ID'] = event.id;
+        on.message(JSON.parse(event.data));
+      }
+    } catch {
+      // on.error shows it
+    }
+    if (stop.signal.aborted) return;
     on.error?.();
-    if (!closed) timer = setTimeout(open, 3000);
-  };
-  const open = () => {
-    source = new EventSource(path + '?' + query);
-    source.onopen = () => on.open?.();
-    source.onerror = () => { if (source.readyState === EventSource.CLOSED) again(); else on.error?.(); };
-    source.onmessage = (message) => {
-      if (message.lastEventId) query.set(resume, message.lastEventId);
-      on.message(JSON.parse(message.data));
-    };
-    source.addEventListener('end', again);
+    timer = setTimeout(open, 3000);
   };
   open();
-  return () => { closed = true; clearTimeout(timer); source.close(); };
+  return () => { clearTimeout(timer); stop.abort(); };
 }
 
 // follow keeps the state true.
 export async function follow() {
   await refresh();
-  stream('/v1/box/events', new URLSearchParams({follow: true, since: Math.max(0, box.seq - 200)}), 'since', {
+  stream('/v1/box/events', new URLSearchParams({follow: true, since: Math.max(0, box.seq - 200)}), {
     open: () => { box.connected = true; refresh(); },
     error: () => { box.connected = false; changed(); },
     message: (event) => {

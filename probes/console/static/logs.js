@@ -50,7 +50,7 @@ export function logView(names) {
     if (follow.checked) lines.scrollTop = lines.scrollHeight;
   };
   const query = new URLSearchParams([...names.map((n) => ['name', n]), ['follow', 'true'], ['lines', '500']]);
-  const close = stream('/v1/logs', query, 'after', {message: (line) => {
+  const close = stream('/v1/logs', query, {message: (line) => {
     if (waiting.length === 0) requestAnimationFrame(flush);
     waiting.push(line);
     if (waiting.length > keptLines) waiting.shift();
