@@ -40,8 +40,12 @@ type Principal struct {
 	ID   string // what the role is held by: "management-key", a public key
 }
 
-// RoleAdmin may do everything.
-const RoleAdmin = "admin"
+const (
+	// RoleAdmin may do everything.
+	RoleAdmin = "admin"
+	// RoleAgent is the role of a spawned agent. An agent may be hostile.
+	RoleAgent = "agent"
+)
 
 // Key is a bearer key in addition to the management key. Only its digest is kept.
 type Key struct {

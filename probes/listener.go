@@ -111,6 +111,8 @@ type boundedListener struct {
 	conns   map[*boundedConn]struct{}
 	working int // connections with a request at work
 	idle    idle.Order[*boundedConn]
+	agents  map[string]int // how many requests of each agent are at work
+	ofAll   int            // the sum of agents
 }
 
 // queued is how long a newcomer waits at most.
@@ -119,6 +121,7 @@ const queued = time.Second
 func newBoundedListener(l net.Listener, limit int) *boundedListener {
 	return &boundedListener{
 		Listener: l, max: limit, reserve: (limit + 7) / 8, freed: make(chan struct{}, 1), conns: make(map[*boundedConn]struct{}, limit),
+		agents: make(map[string]int),
 	}
 }
 
@@ -214,12 +217,26 @@ func (l *boundedListener) forget(c *boundedConn) {
 		return
 	}
 	delete(l.conns, c)
-	if c.working {
-		l.working--
-		c.working = false
-	}
+	l.rest(c)
 	l.idle.Leave(c)
 	l.tell()
+}
+
+// rest records that c has no request at work, and tells whether it had one.
+func (l *boundedListener) rest(c *boundedConn) bool {
+	if !c.working {
+		return false
+	}
+	l.working--
+	c.working = false
+	if c.agent != "" {
+		l.ofAll--
+		if l.agents[c.agent]--; l.agents[c.agent] == 0 {
+			delete(l.agents, c.agent)
+		}
+		c.agent = ""
+	}
+	return true
 }
 
 func (l *boundedListener) tell() {
@@ -234,7 +251,8 @@ type boundedConn struct {
 	net.Conn
 	idle.Place
 	owner   *boundedListener
-	working bool // has a request at work
+	working bool   // has a request at work
+	agent   string // whose request that is; "" if no agent's
 }
 
 // Close implements net.Conn.
@@ -263,12 +281,30 @@ func (c *boundedConn) end() {
 	l := c.owner
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.working {
-		l.working--
-		c.working = false
+	if l.rest(c) {
 		l.idle.Rest(c)
 		l.tell()
 	}
+}
+
+// serves records that the request at work is that of an agent. It returns false if there are too many
+// of them: an agent may have an eighth of the connections at work, and all agents together half of
+// them. So the agents, which may be hostile, cannot keep the operator from the listener with streams
+// and with bodies that come slowly.
+func (c *boundedConn) serves(agent string) bool {
+	l := c.owner
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !c.working {
+		return true // the connection was closed meanwhile
+	}
+	if l.agents[agent] >= max(1, l.max/8) || l.ofAll >= max(1, l.max/2) {
+		return false
+	}
+	c.agent = agent
+	l.agents[agent]++
+	l.ofAll++
+	return true
 }
 
 // tooMuch refuses a request and names a time for the next attempt, which differs between callers.

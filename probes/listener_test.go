@@ -2,6 +2,7 @@ package probes
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -295,6 +296,68 @@ func TestRequestsBeyondTheBoundAreToldToComeBack(t *testing.T) {
 		}
 		if status, _, err := ask("/work"); err != nil || status != http.StatusOK {
 			t.Errorf("afterwards: %d %v", status, err)
+		}
+	})
+}
+
+// One agent may have an eighth of the connections at work, and all agents half of them. Callers that are
+// no agents are served meanwhile, and agents again when others have been answered.
+func TestAgentsLeaveConnectionsToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, AuthBearer)
+		r.auth.SetKey("operator")
+		r.auth.SetTokens(func(token string) (Principal, error) { return Principal{Role: RoleAgent, ID: token}, nil })
+		release := make(chan struct{})
+		r.server.Mount("/v1/work", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+		p := pipenet.Listen()
+		server := &http.Server{ConnContext: connContext, Handler: r.server.public()}
+		ended := make(chan error)
+		go func() { ended <- server.Serve(newBoundedListener(p, 32)) }()
+		defer func() {
+			server.Close()
+			<-ended
+		}()
+		client := &http.Client{Transport: &http.Transport{DialContext: p.DialContext, DisableKeepAlives: true}}
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		ask := func(key string, answers map[int]int) {
+			all.Go(func() {
+				q, err := http.NewRequest("GET", "http://localhost/v1/work", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				q.Header.Set("Authorization", "Bearer "+key)
+				resp, err := client.Do(q)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+				mu.Lock()
+				defer mu.Unlock()
+				answers[resp.StatusCode]++
+			})
+			synctest.Wait()
+		}
+		one, others, operator := map[int]int{}, map[int]int{}, map[int]int{}
+		for range 10 {
+			ask("one", one)
+		}
+		for i := range 20 {
+			ask(fmt.Sprint("other", i/4), others)
+		}
+		for range 12 {
+			ask("operator", operator)
+		}
+		if one[429] != 6 || others[429] != 8 || operator[503] != 0 {
+			t.Errorf("refused at once: %v of one agent, %v of others, %v of the operator", one, others, operator)
+		}
+		close(release)
+		all.Wait()
+		ask("one", one)
+		if one[200] != 5 || others[200] != 12 || operator[200] != 12 {
+			t.Errorf("in the end: %v of one agent, %v of others, %v of the operator", one, others, operator)
 		}
 	})
 }

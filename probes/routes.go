@@ -175,6 +175,10 @@ func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 		p, err := s.cfg.Auth.Authenticate(r)
 		switch {
 		case err == nil:
+			if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok && p.Role == RoleAgent && !c.serves(p.ID) {
+				busy(w, http.StatusTooManyRequests, problem.RateLimited, 1+rand.IntN(comeBack), "too many requests of agents are being answered")
+				return
+			}
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
 		case errors.Is(err, ErrNoKeyYet), errors.Is(err, ErrCannotTell):
 			busy(w, http.StatusServiceUnavailable, problem.Unavailable, 1+rand.IntN(comeBack), err.Error())
