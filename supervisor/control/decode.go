@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ const (
 	maxNames  = 2000
 	maxName   = 256 // bytes
 	maxGrep   = 1024
+	maxStates = 2 * maxGrep // of a grep; enough for every one without counted repetitions
 	maxReason = 200
 )
 
@@ -197,11 +199,35 @@ func compileGrep(pattern string) (*regexp.Regexp, error) {
 	if len(pattern) > maxGrep {
 		return nil, api.Errorf(api.CodeBadRequest, "grep is longer than %d bytes", maxGrep)
 	}
+	tree, err := syntax.Parse(pattern, syntax.Perl) // as regexp.Compile does
+	if err != nil {
+		return nil, api.Errorf(api.CodeBadRequest, "grep is not a regular expression: %v", err)
+	}
+	if n := states(tree); n > maxStates {
+		return nil, api.Errorf(api.CodeBadRequest, "grep has %d parts if its repetitions such as x{9} are written out; at most %d are searched for", n, maxStates)
+	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, api.Errorf(api.CodeBadRequest, "grep is not a regular expression: %v", err)
 	}
 	return re, nil
+}
+
+// states estimates how many steps a regular expression takes for each character of a line. With counted
+// repetitions, a short one takes a million. A match cannot be interrupted, so it would use the
+// processor for minutes after its client has disconnected.
+func states(tree *syntax.Regexp) int {
+	if tree.Op == syntax.OpLiteral {
+		return len(tree.Rune)
+	}
+	n := 1
+	for _, sub := range tree.Sub {
+		n += states(sub)
+	}
+	if tree.Op == syntax.OpRepeat {
+		n *= max(1, tree.Min, tree.Max)
+	}
+	return n
 }
 
 func decodeEvents(q url.Values, boot string) (since uint64, follow bool, err error) {

@@ -120,3 +120,28 @@ func TestOpenAPI(t *testing.T) {
 		t.Errorf("Status is %v", status)
 	}
 }
+
+// Every grep of the permitted length is searched for, unless its repetitions make it long.
+func TestGrepIsBounded(t *testing.T) {
+	for pattern, good := range map[string]bool{
+		"":                              true,
+		strings.Repeat("a", maxGrep):    true,
+		strings.Repeat("a", maxGrep+1):  false,
+		strings.Repeat(".?", maxGrep/2): true,
+		strings.Repeat("a|", maxGrep/2): true,
+		strings.Repeat(`\d`, maxGrep/2): true,
+		`[0-9a-f]{64}\.{3}`:             true,
+		`(a{30}){30}`:                   true,
+		`(.?){1000}`:                    false,
+		`(.?){1000,}`:                   false,
+		`((.?){30}){30}`:                false,
+		strings.Repeat(`a{1000}`, 100):  false,
+		`(`:                             false,
+		`a{1001}`:                       false,
+	} {
+		re, err := compileGrep(pattern)
+		if (err == nil) != good || good && (re == nil) != (pattern == "") {
+			t.Errorf("%.20q of %d bytes: %v %v", pattern, len(pattern), re, err)
+		}
+	}
+}
