@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -18,7 +19,7 @@ type Host interface {
 	Deregister(ctx context.Context, box string, f federation.Farewell) error
 	Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error
 	Admit(ctx context.Context, box string) error
-	Boxes(ctx context.Context) ([]mesh.BoxStatus, error)
+	Boxes(ctx context.Context, after string, limit int) ([]mesh.BoxStatus, error)
 	// Known tells whether a box is registered here.
 	Known(ctx context.Context, box string) (bool, error)
 }
@@ -52,7 +53,9 @@ func federationRoutes() []route {
 			Doc: "Tell how the box is; 410 when its session has ended.", handle: postHeartbeat},
 		{Method: "POST", Path: federation.DeregisterPath, ID: "deregister", Roles: box | ended, Body: federation.Farewell{}, Status: 204, MaxBody: maxSession,
 			Doc: "End the box's session.", handle: postDeregister},
-		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{}, Doc: "The boxes that are registered here.", handle: getBoxes},
+		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{},
+			Query: []param{{"limit", "integer", "boxes of the page, 1-1000, default 1000"}, {"cursor", "string", "next_cursor of the page before"}},
+			Doc:   "The boxes that are registered here, by id.", handle: getBoxes},
 		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session; permanently if the body says so.", handle: postEvict},
 		{Method: "POST", Path: "/v1/federation/admit", ID: "admit", Roles: adminOnly, Body: AdmitBody{}, Status: 204, Doc: "Let a box register again that was evicted permanently.", handle: postAdmit},
 	})
@@ -111,8 +114,18 @@ func postDeregister(q *request) error {
 }
 
 func getBoxes(q *request) error {
-	boxes, err := q.s.cfg.Host.Boxes(q.Context())
-	return whole(q, boxes, err)
+	opt, err := q.page()
+	if err != nil {
+		return err
+	}
+	limit := cmp.Or(opt.Limit, adapters.MaxPageLimit)
+	boxes, err := q.s.cfg.Host.Boxes(q.Context(), opt.Cursor, limit)
+	page := adapters.Page[mesh.BoxStatus]{Items: boxes}
+	if len(boxes) == limit {
+		// The id itself, so that another host with the same registry can give the next page.
+		page.NextCursor = adapters.NullString(boxes[limit-1].Box)
+	}
+	return list(q, page, err)
 }
 
 func postEvict(q *request) error {

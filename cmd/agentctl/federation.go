@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -18,7 +20,11 @@ func newFederationBoxes(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "boxes", Short: "List the boxes that are registered at this host", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/federation/boxes", nil, nil)
+			boxes, err := collect[json.RawMessage](cmd.Context(), c, "/v1/federation/boxes", url.Values{})
+			var raw json.RawMessage
+			if err == nil {
+				raw, err = json.Marshal(map[string]any{"items": boxes, "next_cursor": nil})
+			}
 			type row struct {
 				Box      string `json:"box_id"`
 				Session  string `json:"session_id"`

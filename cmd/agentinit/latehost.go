@@ -66,12 +66,12 @@ func (l *lateHost) Admit(ctx context.Context, box string) error {
 	return h.Admit(ctx, box)
 }
 
-func (l *lateHost) Boxes(ctx context.Context) ([]mesh.BoxStatus, error) {
+func (l *lateHost) Boxes(ctx context.Context, after string, limit int) ([]mesh.BoxStatus, error) {
 	h, err := l.ready()
 	if err != nil {
 		return nil, err
 	}
-	return h.Boxes(ctx)
+	return h.Boxes(ctx, after, limit)
 }
 
 func (l *lateHost) Known(ctx context.Context, box string) (bool, error) {

@@ -57,7 +57,7 @@ const (
 	maxTokens   = 20_000
 	tokenSize   = 64 // hexadecimal digits
 	// maxKept is the largest size of a registration and of a heartbeat. The registry stores them,
-	// and the list of boxes has all of them.
+	// and a page of the list of boxes has a thousand of them.
 	maxKept = 8 << 10
 	// maxBoxes is how many boxes the registry holds, because every holder of the shared token can
 	// register any number of names. The boxes are counted every countEvery.
@@ -454,15 +454,16 @@ type BoxStatus struct {
 	Beat         federation.Beat         `json:"beat"`
 }
 
-// Boxes lists the boxes by id.
-func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
+// Boxes lists at most limit boxes by id, those whose ids come after the given one.
+func (h *Host) Boxes(ctx context.Context, after string, limit int) ([]BoxStatus, error) {
 	if err := h.writeBeats(ctx); err != nil {
 		return nil, typed(err)
 	}
 	out := []BoxStatus{}
 	silent := h.silentSince()
 	err := h.store.read(ctx, func(t tx) error {
-		rows, err := t.rows(`SELECT id, box_id, registered_at, last_seen, ended_at <> 0, reason, registration, beat FROM federation_sessions ORDER BY box_id`)
+		rows, err := t.rows(`SELECT id, box_id, registered_at, last_seen, ended_at <> 0, reason, registration, beat FROM federation_sessions
+			WHERE box_id > ?1 ORDER BY box_id LIMIT ?2`, after, limit)
 		if err != nil {
 			return err
 		}

@@ -107,7 +107,7 @@ func TestSession(t *testing.T) {
 		if err := a.Deregister(t.Context(), "box-1", federation.Farewell{SessionID: next.SessionID}); err != nil {
 			t.Fatal(err)
 		}
-		if boxes, err := b.Boxes(t.Context()); err != nil || len(boxes) != 0 {
+		if boxes, err := b.Boxes(t.Context(), "", 100); err != nil || len(boxes) != 0 {
 			t.Errorf("%v %v", boxes, err)
 		}
 		register(t, a, "box-3", "boot-1")
@@ -115,6 +115,23 @@ func TestSession(t *testing.T) {
 			if known, err := b.Known(t.Context(), id); err != nil || known != want {
 				t.Errorf("%s is known %v, %v", id, known, err)
 			}
+		}
+	})
+}
+
+// Whoever may register can fill the registry, so a host reads one page of it at a time.
+func TestBoxesInPages(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
+		h := open(t)
+		for _, box := range []string{"box-2", "box-1", "box-3"} {
+			register(t, h, box, "boot-1")
+		}
+		first, err := h.Boxes(t.Context(), "", 2)
+		if err != nil || len(first) != 2 || first[0].Box != "box-1" || first[1].Box != "box-2" {
+			t.Fatalf("%+v %v", first, err)
+		}
+		if rest, err := h.Boxes(t.Context(), "box-2", 2); err != nil || len(rest) != 1 || rest[0].Box != "box-3" {
+			t.Errorf("%+v %v", rest, err)
 		}
 	})
 }
@@ -132,7 +149,7 @@ func TestEviction(t *testing.T) {
 		if m, err := b.ByToken(t.Context(), g.Token); err != nil || !m.Ended {
 			t.Errorf("%+v %v", m, err)
 		}
-		if boxes, err := a.Boxes(t.Context()); err != nil || len(boxes) != 1 || boxes[0].State != "evicted" || boxes[0].Registration.BootID != "boot-1" {
+		if boxes, err := a.Boxes(t.Context(), "", 100); err != nil || len(boxes) != 1 || boxes[0].State != "evicted" || boxes[0].Registration.BootID != "boot-1" {
 			t.Errorf("%+v %v", boxes, err)
 		}
 		if n, err := a.Count(t.Context()); err != nil || n["evicted"] != 1 || n["active"] != 0 {
@@ -214,7 +231,7 @@ func TestHerd(t *testing.T) {
 		}
 		all.Wait()
 		known := map[string]string{}
-		list, err := b.Boxes(context.WithoutCancel(t.Context()))
+		list, err := b.Boxes(context.WithoutCancel(t.Context()), "", 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +263,7 @@ func TestSweep(t *testing.T) {
 		if err := h.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		boxes, err := h.Boxes(t.Context())
+		boxes, err := h.Boxes(t.Context(), "", 100)
 		if err != nil || len(boxes) != c.left || c.left > 0 && boxes[0].State != c.state {
 			t.Errorf("after %v: %+v %v", c.later, boxes, err)
 		}
@@ -268,7 +285,7 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 			return len(a.beats)
 		}
 		status := func(h *Host) string {
-			boxes, err := h.Boxes(t.Context())
+			boxes, err := h.Boxes(t.Context(), "", 100)
 			if err != nil || len(boxes) != 1 {
 				t.Fatalf("%v %v", boxes, err)
 			}
@@ -342,7 +359,7 @@ func TestHeartbeatsOutliveATrouble(t *testing.T) {
 		t.Errorf("told %d times", len(told))
 	}
 	h.store = works
-	if boxes, err := h.Boxes(t.Context()); err != nil || len(boxes) != 1 || boxes[0].Beat.Seq != 2 {
+	if boxes, err := h.Boxes(t.Context(), "", 100); err != nil || len(boxes) != 1 || boxes[0].Beat.Seq != 2 {
 		t.Errorf("%+v %v", boxes, err)
 	}
 }
