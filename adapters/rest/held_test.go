@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -62,15 +61,15 @@ func TestHeldBodiesWhileMemoryIsScarce(t *testing.T) {
 	}
 }
 
-// slow is a body that takes a second to decode. It counts how many are decoded at once.
-type slow struct{ now, most *atomic.Int64 }
+// slow is a body whose decoding ends when the test says so. It counts how many are being decoded.
+type slow struct {
+	now *atomic.Int64
+	end <-chan struct{}
+}
 
 func (s slow) UnmarshalJSON([]byte) error {
-	now := s.now.Add(1)
-	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
-	}
-	time.Sleep(time.Second)
-	s.now.Add(-1)
+	s.now.Add(1)
+	<-s.end
 	return nil
 }
 
@@ -81,26 +80,33 @@ func TestDecoding(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &Server{decoding: make(chan struct{}, maxDecoding)}
 			body := []byte("{" + strings.Repeat(" ", size-2) + "}")
-			now, most := new(atomic.Int64), new(atomic.Int64)
+			end := make(chan struct{})
+			out := &slow{new(atomic.Int64), end}
 			var all sync.WaitGroup
 			for range 3 * maxDecoding {
 				all.Go(func() {
 					q := &request{Request: httptest.NewRequest("POST", "/", nil), s: s}
-					if err := q.unmarshal(body, &slow{now, most}); err != nil {
+					if err := q.unmarshal(body, out); err != nil {
 						t.Error(err)
 					}
 				})
 			}
 			synctest.Wait()
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			gone := &request{Request: httptest.NewRequestWithContext(ctx, "POST", "/", nil), s: s}
-			if err := gone.unmarshal(body, &slow{now, most}); size > smallBody && !errors.Is(err, context.Canceled) {
-				t.Errorf("a caller that has disconnected: %v", err)
+			if n := out.now.Load(); n != want {
+				t.Errorf("%d bodies of %d bytes are decoded at once, want %d", n, size, want)
 			}
+			if size > smallBody {
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				gone := &request{Request: httptest.NewRequestWithContext(ctx, "POST", "/", nil), s: s}
+				if err := gone.unmarshal(body, out); !errors.Is(err, context.Canceled) {
+					t.Errorf("a caller that has disconnected: %v", err)
+				}
+			}
+			close(end)
 			all.Wait()
-			if size > smallBody && most.Load() != want || most.Load() < want {
-				t.Errorf("%d bodies of %d bytes are decoded at once, want %d", most.Load(), size, want)
+			if n := out.now.Load(); n != 3*maxDecoding {
+				t.Errorf("%d bodies were decoded in the end", n)
 			}
 		})
 	}
