@@ -48,7 +48,6 @@ func NewNostr(cfg NostrConfig) *Nostr { return &Nostr{cfg: cfg} }
 // Authenticate implements Authenticator. The expensive checks come last, and only keys that have a
 // role are remembered. So strangers cannot use up the memory or make agentinit store bodies.
 func (n *Nostr) Authenticate(r *http.Request) (Principal, error) {
-	now := time.Now()
 	address, err := n.address(r)
 	if err != nil {
 		return Principal{}, &refusal{string(nip98.ReasonURL), err}
@@ -58,6 +57,8 @@ func (n *Nostr) Authenticate(r *http.Request) (Principal, error) {
 	if err != nil {
 		return Principal{}, &refusal{string(nip98.ReasonPayload), err}
 	}
+	// After the wait for the body: a token that is valid at this moment is still remembered.
+	now := time.Now()
 	token, err := nip98.Verify(r.Header.Get("Authorization"), nip98.Request{
 		Method: r.Method, URL: address, HasBody: body.begins(),
 	}, now)

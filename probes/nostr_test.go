@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -174,4 +175,50 @@ func TestSignedRequestsBehindAProxy(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "[api].trusted_proxies") {
 		t.Errorf("the refusal does not say what to do: %v", err)
 	}
+}
+
+// read is a body.
+type read func([]byte) (int, error)
+
+func (r read) Read(p []byte) (int, error) { return r(p) }
+
+// A request with a used token begins while the token is valid and still remembered. Its body comes when
+// both are over.
+func TestReplayWithALateBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		owner := testKey(t)
+		n := NewNostr(NostrConfig{Origins: []string{"https://box.example"}, Role: func(pubkey string) (Principal, bool) {
+			return Principal{Role: RoleAdmin, ID: pubkey}, true
+		}})
+		ask := func(created time.Time, body io.Reader) error {
+			header, err := nip98.Authorization(owner, "POST", "https://box.example/x", []byte("hello"), created)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequest("POST", "https://box.example/x", body)
+			r.RequestURI = "/x"
+			r.Header.Set("Authorization", header)
+			_, err = n.Authenticate(r)
+			return err
+		}
+		token := time.Now().Add(nip98.Window) // the signer's clock is fast
+		if err := ask(token, strings.NewReader("hello")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2*nip98.Window - time.Second)
+		text := strings.NewReader("hello")
+		late := read(func(p []byte) (int, error) {
+			if text.Len() == len("hello") {
+				time.Sleep(2 * time.Second)
+				// Another request makes the box forget old tokens.
+				if err := ask(time.Now(), strings.NewReader("hello")); err != nil {
+					t.Error(err)
+				}
+			}
+			return text.Read(p)
+		})
+		if err := ask(token, late); err == nil {
+			t.Error("a token was taken twice")
+		}
+	})
 }
