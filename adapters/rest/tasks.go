@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -163,6 +164,9 @@ func streamTaskLog(q *request) error {
 	at, _, err := q.position()
 	if err != nil {
 		return err
+	}
+	if at > math.MaxInt64 {
+		return adapters.Invalid("after", "must be a number that the stream gave")
 	}
 	log, err := q.s.cfg.Tasks.Follow(id, int64(at))
 	if err != nil {

@@ -85,6 +85,10 @@ func TestTaskFromStartToEnd(t *testing.T) {
 	// A reader that resumes gets the lines that it missed, and no line twice.
 	again := b.do("reader", "GET", path+"/logs/stream", "", "Last-Event-ID", first.id).is(200)
 	wantEvents(t, again.body, second.id, third.id, "task-complete")
+	for _, at := range []string{"100000", "9223372036854770000", "9223372036854775807"} { // beyond the end
+		wantEvents(t, b.do("reader", "GET", path+"/logs/stream?after="+at, "").is(200).body, "task-complete")
+	}
+	b.do("reader", "GET", path+"/logs/stream?after=9223372036854775808", "").is(400).problem(adapters.CodeValidation)
 
 	status := b.do("reader", "GET", path, "").is(200).fields()
 	if status["status"] != "completed" || status["exitCode"] != 0.0 || status["provider"] != "p1" || len(status["logTail"].([]any)) != 3 {

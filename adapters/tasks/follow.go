@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -108,10 +109,8 @@ func newLogReader(path string, at int64) (*logReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Seek(at, io.SeekStart); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &logReader{file: f, buf: bufio.NewReader(f), at: at}, nil
+	// A position beyond the end, however far, is the end. lseek(2) refuses large ones.
+	return &logReader{file: f, buf: bufio.NewReader(io.NewSectionReader(f, at, math.MaxInt64-at)), at: at}, nil
 }
 
 // maxRead is the most bytes of a line that are read at once. The lines of a logWriter are shorter. An
