@@ -206,7 +206,7 @@ type listQuery struct {
 
 // maxPageBytes ends a page early: imported beads have up to 4 MiB each, and other programs of our
 // user can write the file.
-const maxPageBytes = 16 << 20
+const maxPageBytes = 1 << 20
 
 func (l *Local) page(ctx context.Context, opt adapters.PageOpt, w where, q listQuery) (page adapters.Page[adapters.Bead], err error) {
 	err = l.read(ctx, func(o *opened, tx *sql.Tx) error {

@@ -1,9 +1,13 @@
 package rest
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"sync/atomic"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
 // maxHeld is the default limit for the bytes of all request bodies in memory together. Each request
@@ -48,4 +52,71 @@ func (h *heldReader) Read(p []byte) (int, error) {
 	}
 	h.q.held += int64(n)
 	return n, err
+}
+
+// Limits for large answers: those of the rows with large set. A page of texts has many megabytes, and
+// JSON makes up to six bytes of each of theirs.
+const (
+	maxEncoding = 2        // answers that are encoded at once
+	maxUnsent   = 32 << 20 // bytes of answers that are not sent yet
+)
+
+// largeAnswers limits the memory of large answers.
+type largeAnswers struct {
+	encoding chan struct{}
+	unsent   atomic.Int64
+}
+
+func newLargeAnswers() *largeAnswers {
+	return &largeAnswers{encoding: make(chan struct{}, maxEncoding)}
+}
+
+// take counts the bytes of an answer until they are released. One answer alone may have any size.
+func (l *largeAnswers) take(n int64) bool {
+	if unsent := l.unsent.Add(n); unsent > n && unsent > maxUnsent {
+		l.unsent.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (l *largeAnswers) release(n int64) { l.unsent.Add(-n) }
+
+// encode makes the JSON of an answer.
+func (q *request) encode(v any) ([]byte, error) {
+	if !q.row.large {
+		return encode(v)
+	}
+	// Agents have limits of their own: if they read no answers, the operator still gets some.
+	answers := q.s.answers
+	if q.who.Role == RoleAgent {
+		answers = q.s.answersOfAgents
+	}
+	body, err := answers.encode(q.Context(), v)
+	if err != nil {
+		return nil, err
+	}
+	if !answers.take(int64(len(body))) {
+		return nil, adapters.Unavailable(nil, "callers have not read as many large answers as the box has memory for; ask again later, or for a smaller page")
+	}
+	q.unsent, q.answers = int64(len(body)), answers
+	return body, nil
+}
+
+func (l *largeAnswers) encode(ctx context.Context, v any) ([]byte, error) {
+	select {
+	case l.encoding <- struct{}{}:
+		defer func() { <-l.encoding }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return encode(v)
+}
+
+func encode(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, adapters.Errorf(adapters.CodeInternal, "the answer cannot be written as JSON").Wrap(err)
+	}
+	return body, nil
 }

@@ -61,6 +61,39 @@ func TestHeldBodiesWhileMemoryIsScarce(t *testing.T) {
 	}
 }
 
+// Large answers that are not sent yet have a limit, and those to agents one of their own. One answer
+// alone may have any size.
+func TestLargeAnswers(t *testing.T) {
+	s := &Server{answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
+	answer := func(role string, n int, large bool) (*request, error) {
+		q := &request{Request: httptest.NewRequest("GET", "/", nil), s: s, who: Principal{Role: role}, row: route{large: large}}
+		_, err := q.encode(strings.Repeat("x", n-2))
+		return q, err
+	}
+	first, err := answer(RoleAgent, maxUnsent+1, true)
+	if err != nil || first.unsent != maxUnsent+1 {
+		t.Fatalf("%d bytes alone, %v", first.unsent, err)
+	}
+	if q, err := answer(RoleAgent, 2, true); !errors.Is(err, adapters.ErrUnavailable) || q.answers != nil {
+		t.Errorf("beyond the limit: %v", err)
+	}
+	if _, err := answer(RoleAgent, maxUnsent, false); err != nil {
+		t.Errorf("the answer of a row without large answers: %v", err)
+	}
+	for range 2 {
+		if _, err := answer(RoleAdmin, maxUnsent/2, true); err != nil {
+			t.Errorf("the operator's answer: %v", err)
+		}
+	}
+	if _, err := answer(RoleAdmin, 2, true); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("the operator beyond the limit: %v", err)
+	}
+	first.answers.release(first.unsent)
+	if _, err := answer(RoleAgent, maxUnsent, true); err != nil {
+		t.Errorf("after a release: %v", err)
+	}
+}
+
 // slow is a body whose decoding ends when the test says so. It counts how many are being decoded.
 type slow struct {
 	now *atomic.Int64

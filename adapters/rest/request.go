@@ -30,14 +30,16 @@ const (
 // request is one request in a handler. A handler that has sent an answer must return nil.
 type request struct {
 	*http.Request
-	s      *Server
-	w      http.ResponseWriter
-	rc     *http.ResponseController
-	who    Principal
-	row    route
-	report *adapters.Report
-	begun  bool  // the answer has begun
-	held   int64 // bytes of the body that count in heldBodies
+	s       *Server
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	who     Principal
+	row     route
+	report  *adapters.Report
+	begun   bool          // the answer has begun
+	held    int64         // bytes of the body that count in heldBodies
+	answers *largeAnswers // count the answer; nil = it is not large
+	unsent  int64         // bytes of the answer that count in answers
 }
 
 // param returns a parameter of the path, percent-decoded once.
@@ -247,9 +249,9 @@ func (q *request) result(status int, v any, err error) error {
 
 // replyAs answers with a JSON document of another media type.
 func (q *request) replyAs(mediaType string, status int, v any) error {
-	body, err := json.Marshal(v)
+	body, err := q.encode(v)
 	if err != nil {
-		return adapters.Errorf(adapters.CodeInternal, "the answer cannot be written as JSON").Wrap(err)
+		return err
 	}
 	h := q.begin(mediaType)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))

@@ -51,6 +51,7 @@ type route struct {
 	paced   bool // the handler limits how often it is called: the rate limit does not apply
 	probe   bool // answers 503 for "not now", for load balancers
 	ownHead bool // HEAD has its own row
+	large   bool // the answer can have many megabytes: few are made at once
 
 	// needs returns an error if this box does not have the part that the row belongs to; nil = every
 	// box has it.
@@ -130,7 +131,7 @@ func beadRoutes() []route {
 			Doc: "Make a bead below parent_id.", handle: createChild},
 		{Method: "GET", Path: "/v1/beads/ready", ID: "getReady", Roles: agent | reader, Reply: []adapters.Bead{},
 			Query: query(pageParams, append(ready, param{"priority_max", "integer", "0-4, this priority and more urgent ones"})...),
-			Doc:   "The beads that can be claimed now, as an array; the header Link leads to the next page.", handle: getReady},
+			Doc:   "The beads that can be claimed now, as an array; the header Link leads to the next page.", large: true, handle: getReady},
 		{Method: "GET", Path: "/v1/beads/export", ID: "export", Roles: agent | reader, ReplyType: linesType,
 			Doc: "All beads as JSON lines, with the field names of bd.", handle: exportBeads},
 		{Method: "POST", Path: "/v1/beads/import", ID: "import", Roles: adminOnly, BodyTypes: []string{linesType}, Reply: adapters.ImportResult{}, MaxBody: maxImport,
@@ -138,7 +139,7 @@ func beadRoutes() []route {
 			Doc:   "Import beads that export or bd wrote. Of two versions, the newer one is kept. If one bead is refused, no bead is imported.", handle: importBeads},
 		{Method: "GET", Path: "/v1/beads", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.Bead]{},
 			Query: query(pageParams, append(ready, param{"status", "string", "open, claimed, closed or deferred"}, param{"actor", "string", "held by this actor"})...),
-			Doc:   "Beads by creation.", handle: listBeads},
+			Doc:   "Beads by creation.", large: true, handle: listBeads},
 		{Method: "GET", Path: "/v1/beads/{id}", ID: "show", Roles: agent | reader, Reply: adapters.Bead{}, Doc: "One bead.", handle: showBead},
 		{Method: "PATCH", Path: "/v1/beads/{id}", ID: "update", Roles: agent, Body: adapters.BeadChange{}, Reply: adapters.Bead{},
 			BodyTypes: []string{jsonType, "application/merge-patch+json"},
@@ -185,7 +186,7 @@ func memoryRoutes() []route {
 		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Doc: "Namespaces and what they hold: the first 10,000 by name.", handle: listNamespaces},
 		{Method: "GET", Path: "/v1/memory/{ns}", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.MemoryKey]{}, Query: pageParams, Doc: "Keys of a namespace.", handle: listMemory},
 		{Method: "POST", Path: "/v1/memory/{ns}/search", ID: "search", Roles: agent | reader, Body: SearchBody{}, Reply: adapters.Page[adapters.Hit]{}, MaxBody: maxBigJSON,
-			Doc: "The best hits, by falling score.", handle: searchMemory},
+			Doc: "The best hits, by falling score.", large: true, handle: searchMemory},
 		{Method: "PUT", Path: "/v1/memory/{ns}/{key}", ID: "store", Roles: agent, Body: StoreBody{}, Reply: adapters.Stored{}, Status: 201, MaxBody: maxBigJSON,
 			Doc: "Store a value, replacing what is there (then 200).", handle: storeMemory},
 		{Method: "GET", Path: "/v1/memory/{ns}/{key}", ID: "retrieve", Roles: agent | reader, Reply: adapters.MemoryEntry{}, Doc: "One value.", handle: retrieveMemory},
@@ -206,7 +207,7 @@ func eventRoutes() []route {
 			Doc:       "Record one event, also as a CloudEvent in structured or binary (ce- headers) mode, or up to 500 as a CloudEvents batch. The answer to a batch is a page of receipts in the batch's order.", handle: dispatchEvents},
 		{Method: "GET", Path: "/v1/events", ID: "history", Roles: everyone, Reply: adapters.Page[adapters.Event]{}, Query: query(pageParams, filter...),
 			Also: []also{{adapters.CloudBatchType, []adapters.CloudEvent{}}},
-			Doc:  "Stored events by seq. With Accept: application/cloudevents+json the answer is an array of CloudEvents; the next page is in Link.", handle: eventHistory},
+			Doc:  "Stored events by seq. With Accept: application/cloudevents+json the answer is an array of CloudEvents; the next page is in Link.", large: true, handle: eventHistory},
 		{Method: "GET", Path: "/v1/events/stream", ID: "subscribe", Roles: everyone, Reply: adapters.Event{}, ReplyType: sseType, Query: query(streamParams, filter...),
 			Doc: "Events as they come (SSE or WebSocket). Its id is in Agentbox-Subscription.", handle: streamEvents},
 		{Method: "DELETE", Path: "/v1/events/stream/{id}", ID: "unsubscribe", Roles: adminOnly, Status: 204, Doc: "End a subscription.", handle: unsubscribe},

@@ -93,8 +93,10 @@ type Server struct {
 	held    heldBodies
 	// decoding has an element for each large body that is being decoded.
 	decoding chan struct{}
-	actions  *actions // recent actions of agents
-	openapi  func() ([]byte, error)
+	// answers limits large answers, answersOfAgents those to agents.
+	answers, answersOfAgents *largeAnswers
+	actions                  *actions // recent actions of agents
+	openapi                  func() ([]byte, error)
 
 	streams atomic.Int64
 
@@ -116,7 +118,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
-		decoding: make(chan struct{}, maxDecoding)}
+		decoding: make(chan struct{}, maxDecoding), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
@@ -189,6 +191,9 @@ func (s *Server) serve(rt route) http.Handler {
 		q := &request{Request: r, s: s, w: w, rc: http.NewResponseController(w), row: rt, report: new(adapters.Report)}
 		defer func() {
 			s.held.release(q.held)
+			if q.answers != nil {
+				q.answers.release(q.unsent)
+			}
 			v := recover()
 			if v == nil {
 				return
