@@ -108,7 +108,7 @@ func runContainer(t *testing.T, options []string) container {
 	})
 	c := container{t, id}
 	waitFor(t, "agentctl answers", func() bool {
-		_, err := podman(t, "exec", id, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "60s")
+		_, err := podman(t, "exec", id, "/bin/agentctl", "wait", "--for", "ready", "--timeout", patience.String())
 		return err == nil
 	})
 	return c

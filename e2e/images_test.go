@@ -43,7 +43,7 @@ func TestImagesOfTheExamplesBootAsGenerated(t *testing.T) {
 		t.Run(kind.example, func(t *testing.T) {
 			c, health := composed(t, kind.example, kind.more)
 			waitFor(t, "the seal", func() bool { return strings.Contains(mustPodman(t, "logs", c), "BootstrapCompleted") })
-			mustPodman(t, "exec", c, "/bin/agentctl", "wait", kind.program, "--for", "running", "--timeout", "60s")
+			mustPodman(t, "exec", c, "/bin/agentctl", "wait", kind.program, "--for", "running", "--timeout", patience.String())
 			out, err := podman(t, append([]string{"exec", c}, health...)...)
 			if (err == nil) != kind.ready {
 				t.Errorf("the health check of the compose file says: %v %s", err, out)

@@ -123,11 +123,11 @@ func played(t *testing.T, objects []byte) {
 		mustPodman(t, "pod", "rm", "-f", "-t", "0", "agentbox")
 	})
 	mustPodman(t, "kube", "play", file)
-	mustPodman(t, "exec", c, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "60s")
+	mustPodman(t, "exec", c, "/bin/agentctl", "wait", "--for", "ready", "--timeout", patience.String())
 	if out := mustPodman(t, "exec", c, "/bin/agentctl", "version"); !strings.Contains(out, "pid 1") {
 		t.Errorf("version: %s", out)
 	}
-	mustPodman(t, "exec", c, "/bin/agentctl", "wait", "journal", "--for", "running", "--timeout", "60s")
+	mustPodman(t, "exec", c, "/bin/agentctl", "wait", "journal", "--for", "running", "--timeout", patience.String())
 	profile := mustPodman(t, "inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.Config.User}} {{len .EffectiveCaps}} {{.HostConfig.SecurityOpt}}", c)
 	if !strings.HasPrefix(profile, "true 1000") || !strings.Contains(profile, " 0 [no-new-privileges]") {
 		t.Errorf("the pod's security context became %q", profile)
@@ -170,13 +170,13 @@ func TestFleet(t *testing.T) {
 		return container
 	}
 	host := pod("host.yaml", "mesh-host")
-	mustPodman(t, "exec", host, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "80s")
+	mustPodman(t, "exec", host, "/bin/agentctl", "wait", "--for", "ready", "--timeout", patience.String())
 	boxes := []string{pod("box.yaml", "agentbox-0"), pod("box.yaml", "agentbox-1")}
 	waitFor(t, "the host knows both boxes", func() bool {
 		out, err := podman(t, "exec", host, "/bin/agentctl", "federation", "status")
 		return err == nil && strings.Contains(out, "2 active, 0 silent, 0 evicted")
 	})
 	for _, c := range boxes {
-		mustPodman(t, "exec", c, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "80s")
+		mustPodman(t, "exec", c, "/bin/agentctl", "wait", "--for", "ready", "--timeout", patience.String())
 	}
 }

@@ -33,7 +33,7 @@ instances = 50
 	for i := range 200 {
 		b.mustCtl("signal", "TERM", fmt.Sprintf("churn:%d", i%50))
 	}
-	b.mustCtl("wait", "storm", "--for", "completed", "--timeout", "80s")
+	b.mustCtl("wait", "storm", "--for", "completed", "--timeout", patience.String())
 	init, err := b.initPID()
 	if err != nil {
 		t.Fatal(err)
