@@ -220,6 +220,9 @@ func (l *Local) Unsubscribe(_ context.Context, id string) error {
 	return o.hub.unsubscribe(id)
 }
 
+// maxPageBytes of payloads end a page early: one has up to 64 KiB, and a page up to 1000 of them.
+const maxPageBytes = 4 << 20
+
 // History reads stored events in seq order. A page may be short or even empty and still have a
 // cursor: a filter that matches little must not read the whole journal in one call.
 func (l *Local) History(ctx context.Context, filter adapters.EventFilter, opt adapters.PageOpt) (page adapters.Page[adapters.Event], err error) {
@@ -241,14 +244,15 @@ func (l *Local) History(ctx context.Context, filter adapters.EventFilter, opt ad
 			return page, adapters.Invalid("cursor", "is not one of ours")
 		}
 	}
-	full := false
+	full, size := false, 0
 	last, end, err := o.journal.read(ctx, after, historyScan, func(e adapters.Event) bool {
-		if len(page.Items) == opt.Rows() {
+		if len(page.Items) == opt.Rows() || size >= maxPageBytes {
 			full = true
 			return false
 		}
 		if filter.Matches(e) {
 			page.Items = append(page.Items, e)
+			size += len(e.Payload)
 		}
 		return true
 	})

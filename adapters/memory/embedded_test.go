@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -117,3 +119,24 @@ func TestListsLeaveOutWhatOthersWrote(t *testing.T) {
 }
 
 func TestOff(t *testing.T) { contract.MemoryOff(t) }
+
+// The best hits come until they have maxHitBytes; the others are left out.
+func TestHitsAreBoundedInBytes(t *testing.T) {
+	m := embedded(t, t.TempDir(), hashV1{}, 0)
+	if err := m.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Disconnect(context.Background())
+	vector := func(i int) []float32 { return []float32{1, float32(i)} } // the nearest to [1 0] is the first
+	const stored, fit = readAtOnce + 4, readAtOnce + 2
+	for i := range stored {
+		value := strings.Repeat("x", maxHitBytes/fit)
+		if _, err := m.Store(t.Context(), fmt.Sprintf("k%02d", i), value, "n", adapters.StoreOpt{Embedding: vector(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hits, err := m.Search(t.Context(), "", adapters.SearchOpt{Namespace: "n", Embedding: vector(0), Limit: stored})
+	if err != nil || len(hits) != fit || hits[0].Key != "k00" || hits[fit-1].Key != fmt.Sprintf("k%02d", fit-1) {
+		t.Errorf("%d hits, %v", len(hits), err)
+	}
+}

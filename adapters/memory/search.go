@@ -287,38 +287,59 @@ func fuse(a, b []candidate, k int) []candidate {
 	return list[:min(k, len(list))]
 }
 
-// read turns candidates into hits. changed says that an entry has changed since it was scored, and
-// that the search should start again. In the last round such an entry is scored again, or left out.
-func (q *search) read(ctx context.Context, sp space, list []candidate, last bool) (hits []adapters.Hit, changed bool, err error) {
+// A value has up to 1 MiB, and JSON makes up to six bytes of each. So the hits end as soon as they
+// have maxHitBytes of values and metadata, and the entries are read a few at a time.
+const (
+	maxHitBytes = 4 << 20
+	readAtOnce  = 16
+)
+
+// fetch reads the entries of candidates.
+func (q *search) fetch(ctx context.Context, sp space, list []candidate) (map[int64]row, error) {
 	ids := make([]int64, len(list))
 	for i, c := range list {
 		ids[i] = c.id
 	}
 	rows, err := q.s.backend.fetch(ctx, sp, ids, q.now)
-	if err != nil {
-		return nil, false, err
-	}
 	byID := make(map[int64]row, len(rows))
 	for _, r := range rows {
 		byID[r.id] = r
 	}
+	return byID, err
+}
+
+// read turns candidates into hits. changed says that an entry has changed since it was scored, and
+// that the search should start again. In the last round such an entry is scored again, or left out.
+func (q *search) read(ctx context.Context, sp space, list []candidate, last bool) (hits []adapters.Hit, changed bool, err error) {
 	hits = make([]adapters.Hit, 0, len(list))
-	for _, c := range list {
-		r, ok := byID[c.id]
-		if !ok || c.rev >= 0 && r.rev != c.rev {
-			if !last {
-				q.s.stale(sp, ok)
-				return nil, true, nil
+	size := 0
+reading:
+	for part := range slices.Chunk(list, readAtOnce) {
+		byID, err := q.fetch(ctx, sp, part)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, c := range part {
+			if size >= maxHitBytes {
+				break reading
 			}
-			if !ok || q.opt.Mode != adapters.ModeVector || len(r.vec) != len(q.vec) {
+			r, ok := byID[c.id]
+			if !ok || c.rev >= 0 && r.rev != c.rev {
+				if !last {
+					q.s.stale(sp, ok)
+					return nil, true, nil
+				}
+				if !ok || q.opt.Mode != adapters.ModeVector || len(r.vec) != len(q.vec) {
+					continue
+				}
+				c.score = cosine(q.vec, r.vec)
+			}
+			if q.opt.MinScore != nil && c.score < *q.opt.MinScore {
 				continue
 			}
-			c.score = cosine(q.vec, r.vec)
+			hits = append(hits, adapters.Hit{Score: c.score, Key: r.key, Value: r.value, Metadata: json.RawMessage(r.metadata)})
+			size += len(r.value) + len(r.metadata)
 		}
-		if q.opt.MinScore != nil && c.score < *q.opt.MinScore {
-			continue
-		}
-		hits = append(hits, adapters.Hit{Score: c.score, Key: r.key, Value: r.value, Metadata: json.RawMessage(r.metadata)})
 	}
 	slices.SortStableFunc(hits, func(a, b adapters.Hit) int {
 		return better(candidate{key: a.Key, score: a.Score}, candidate{key: b.Key, score: b.Score})
