@@ -228,10 +228,9 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 		content = []byte("{}") // strings and numbers can always be marshalled
 	}
 	content = append(content, '\n')
-	b.sentinel.set(content)
 	outcome := done()
 	path := b.cfg.Roots.Sentinel()
-	if err := b.sentinel.write(); err != nil {
+	if err := b.sentinel.publish(content); err != nil {
 		b.publish(event.Warn, EventSealInMemory, map[string]any{"path": path, "reason": err.Error()})
 		outcome = warned("the seal is in memory only: " + err.Error())
 		path = ""

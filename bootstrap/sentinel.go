@@ -31,14 +31,13 @@ type sentinelFile struct {
 	path   string
 	bus    *event.Bus
 	watch  func(path string) changes
-	sealed chan struct{} // closed by set
 	// guarded ends when remove is called.
 	guarded context.Context
 	leave   context.CancelFunc
 
 	mu      sync.Mutex
 	content []byte // nil while the box is not sealed
-	fault   string // why the last write failed; empty if it succeeded
+	fault   string // why the last write or removal failed; empty if it succeeded
 	told    string // the fault in the latest event about one; empty once the file is right
 
 	quiet event.Throttle // a program can alter the file as often as it is restored
@@ -54,34 +53,29 @@ type changes interface {
 
 func newSentinelFile(policy *Policy, path string, bus *event.Bus) *sentinelFile {
 	s := &sentinelFile{
-		policy: policy, path: path, bus: bus, sealed: make(chan struct{}),
+		policy: policy, path: path, bus: bus,
 		watch: func(path string) changes { return newPathWatch(path) },
 	}
 	s.guarded, s.leave = context.WithCancel(context.Background())
 	return s
 }
 
-// set sets the content that write and check use from now on. It is called once.
-func (s *sentinelFile) set(content []byte) {
+// publish writes the content to the file; check restores it from now on. It is called once. The
+// caller publishes its error, so check does not publish the same fault again.
+func (s *sentinelFile) publish(content []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.content = content
-	close(s.sealed)
-}
-
-// write writes the content to the file. The caller publishes its error, so check does not publish
-// the same fault again.
-func (s *sentinelFile) write() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.writeLocked()
+	err := s.put()
 	s.told = s.fault
 	return err
 }
 
-func (s *sentinelFile) writeLocked() error {
-	err := s.policy.MkdirAll(filepath.Dir(s.path), 0o755)
-	if err == nil {
+// put writes the content, or removes the file while the box is not sealed.
+func (s *sentinelFile) put() (err error) {
+	if s.content == nil {
+		err = s.policy.Remove(s.path)
+	} else if err = s.policy.MkdirAll(filepath.Dir(s.path), 0o755); err == nil {
 		err = s.policy.WriteFile(s.path, s.content, 0o644)
 	}
 	s.fault = ""
@@ -101,25 +95,19 @@ func (s *sentinelFile) remove() error {
 	return s.policy.Remove(s.path)
 }
 
-// check restores the file if its content is not what the seal wrote, and publishes an event.
-// restored reports whether it did. A file that cannot be restored is published once. Events above a
-// rate are only counted.
+// check restores the file if its content is not what the seal wrote, and publishes an event. It
+// removes a file that is there although the box is not sealed: whoever looks at it would take the
+// box for sealed. restored reports whether it did. A file that cannot be restored is published once.
+// Events above a rate are only counted.
 func (s *sentinelFile) check() (restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.content == nil {
-		return false
-	}
-	data, _, err := s.policy.ReadFile(s.path, maxSentinel)
-	if err == nil && bytes.Equal(data, s.content) {
+	found := s.wrong()
+	if found == "" {
 		s.fault, s.told = "", ""
 		return false
 	}
-	found := "altered"
-	if err != nil {
-		found = err.Error()
-	}
-	err = s.writeLocked()
+	err := s.put()
 	if err != nil && s.fault == s.told {
 		return false // this fault has been published already
 	}
@@ -139,11 +127,29 @@ func (s *sentinelFile) check() (restored bool) {
 	return err == nil
 }
 
+// wrong says what is wrong with the file; "" if nothing is.
+func (s *sentinelFile) wrong() string {
+	if s.content == nil {
+		if _, err := s.policy.Lstat(s.path); err != nil {
+			return ""
+		}
+		return "made by a program: the box is not sealed"
+	}
+	data, _, err := s.policy.ReadFile(s.path, maxSentinel)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !bytes.Equal(data, s.content):
+		return "altered"
+	}
+	return ""
+}
+
 // broken reports whether the file is known to be missing or wrong.
 func (s *sentinelFile) broken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.content != nil && s.fault != ""
+	return s.fault != ""
 }
 
 // guard calls check after every change of the file, until the file is removed or ctx ends.
@@ -151,11 +157,6 @@ func (s *sentinelFile) guard(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(s.guarded, stop)()
-	select {
-	case <-s.sealed:
-	case <-ctx.Done():
-		return
-	}
 	w := s.watch(s.path)
 	defer w.close()
 	said := false
@@ -203,8 +204,8 @@ func (b *Boot) RemoveStaleSentinel() error {
 	return nil
 }
 
-// GuardSentinel restores the sentinel whenever it is deleted or altered while
-// the box is sealed, until ctx ends.
+// GuardSentinel restores the sentinel whenever it is deleted or altered while the box is sealed, and
+// removes one that a program makes before, until ctx ends.
 func (b *Boot) GuardSentinel(ctx context.Context) { b.sentinel.guard(ctx) }
 
 // Unseal removes the sentinel. It must be called at the beginning of a shutdown.

@@ -109,6 +109,55 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 	})
 }
 
+// A sentinel that a program makes before the seal is removed, whatever it is. The one of the seal stays.
+func TestForgedSentinelIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := newSealRig(t, "stay", nil)
+		r.boot.sentinel.watch = func(string) changes { return blind{} }
+		done := make(chan struct{})
+		go func() { r.boot.GuardSentinel(ctx); close(done) }()
+		path := r.boot.cfg.Roots.Sentinel()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		forgeries := []func() error{
+			func() error { return os.WriteFile(path, []byte("{}"), 0o644) },
+			func() error { return os.Symlink("/etc/passwd", path) },
+			func() error { return syscall.Mkfifo(path, 0o644) },
+			func() error { return os.Mkdir(path, 0o755) },
+		}
+		for i, forge := range forgeries {
+			synctest.Wait()
+			if err := forge(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(SentinelCycle + sentinelPause)
+			synctest.Wait()
+			if info, err := os.Lstat(path); err == nil {
+				t.Errorf("forgery %d: %v is there", i, info.Mode())
+			}
+			if n := len(r.events(EventSentinelAltered)); n != i+1 {
+				t.Errorf("forgery %d: %d events", i, n)
+			}
+		}
+		close(r.sup.started)
+		r.boot.started = r.sup.started
+		r.boot.watcher = newWatcher(r.bus, r.sup)
+		if _, err := seal(t.Context(), r.boot); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * SentinelCycle)
+		synctest.Wait()
+		read(t, path)
+		if n := len(r.events(EventSentinelAltered)); n != len(forgeries) {
+			t.Errorf("%d events after the seal", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // There is a pause between checks, however often programs change the watched files.
 func TestSentinelIsNotLookedAtWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -99,6 +99,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		err := b.buildServers()
 		if err == nil {
 			b.serve(socket)
+			b.background(func() { b.boot.GuardSentinel(b.stopped) })
 		} else {
 			err = errors.Join(err, socket.Close())
 			interrupt(err)
@@ -177,7 +178,6 @@ func (b *box) follow() {
 func (b *box) afterBoot() {
 	b.background(b.keepBoot)
 	b.joinMesh()
-	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })
 }
 
