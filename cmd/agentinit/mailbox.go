@@ -37,6 +37,8 @@ type neighbours struct {
 	mailbox atomic.Pointer[mailbox.Mailbox] // nil until it is read
 
 	troubles *rate.Callers[string] // events about troubles, by name
+	// connected has an element after a relay has connected.
+	connected chan struct{}
 }
 
 // troubleEvents bounds how many troubles of one kind become events; metrics count all.
@@ -89,6 +91,7 @@ func (b *box) joinMesh() {
 		p.Close()
 	})
 	b.background(func() { b.announceEvents(ctx, p, signer) })
+	b.background(func() { b.announceRelays(ctx, p, signer) })
 	b.background(func() { b.runMailbox(ctx, p, signer) })
 }
 
@@ -111,13 +114,34 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 	})
 }
 
-// meshTrouble publishes what relays and those who write to the box cause: as often as they like, so
-// no more of one kind than a log can bear.
-func (b *box) meshTrouble(what string, fields map[string]any) {
+// announceRelays tells others which outside relays the box uses. An address with a password or a
+// token is not told: others could not use it, and the box's own relay has no address that the box
+// knows to hold for others.
+func (b *box) announceRelays(ctx context.Context, p *pool.Pool, signer *identity.Signer) {
+	var uses []announce.Use
+	for _, r := range b.boot.MeshRelays() {
+		if !r.Own && schema.PublicURL(r.URL) == r.URL {
+			uses = append(uses, announce.Use{URL: r.URL, Writes: r.Publish, Reads: r.Subscribe && b.receives(b.manifest())})
+		}
+	}
+	announce.RunLists(ctx, announce.ListsConfig{
+		Uses: uses, Signer: signer, Relays: p, Box: func() string { return string(signer.Public()) },
+		Connected: b.mesh.connected,
+		// No trouble: most private relays take no lists.
+		Report: func(what string, fields map[string]any) { b.meshEvent(event.Info, what, fields) },
+	})
+}
+
+// meshTrouble publishes a warning about what relays and those who write to the box cause.
+func (b *box) meshTrouble(what string, fields map[string]any) { b.meshEvent(event.Warn, what, fields) }
+
+// meshEvent publishes what others cause: as often as they like, so no more of one kind than a log can
+// bear.
+func (b *box) meshEvent(level event.Level, what string, fields map[string]any) {
 	if _, ok := b.mesh.troubles.Take(what, time.Now()); !ok {
 		return
 	}
-	b.bus.Publish(event.Event{Level: event.Warn, Stage: "mesh", Name: what, Fields: fields})
+	b.bus.Publish(event.Event{Level: level, Stage: "mesh", Name: what, Fields: fields})
 }
 
 // runMailbox reads the mailbox of the pod and runs it.

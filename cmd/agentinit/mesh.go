@@ -129,6 +129,10 @@ func (b *box) relayNotice(s pool.Status) {
 	switch s.State {
 	case pool.Connected:
 		level, fields["latency_ms"] = event.Info, s.LatencyMS
+		select {
+		case b.mesh.connected <- struct{}{}:
+		default: // it has an element already
+		}
 	case pool.Waiting:
 		fields["error"] = s.Error
 		if s.Retries == 1 { // further attempts are not reported

@@ -147,6 +147,7 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	b.bus = event.NewBus(eventsHeld)
 	b.agents = &agents{refusals: supervisor.NewAgentRefusals(b.bus)}
 	b.self, b.mesh.b, b.mesh.troubles = &self{b: b}, b, troubleEvents()
+	b.mesh.connected = make(chan struct{}, 1)
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: catalog.System(), Started: b.started, BootID: b.bootID,

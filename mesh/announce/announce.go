@@ -1,4 +1,5 @@
-// Package announce publishes the events slot on Nostr: what agents do, signed with the box's key.
+// Package announce publishes the events slot on Nostr: what agents do, signed with the box's key. And
+// it tells others which relays the box uses (NIP-65, NIP-17).
 //
 // The slot's journal is both the record and the queue. A cursor stores how far it was published, so
 // a crash or a day without relays loses no event. An event is signed with the journal's time, so
