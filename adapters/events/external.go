@@ -361,7 +361,8 @@ func (r *remote) Next(ctx context.Context) (adapters.Event, error) {
 			return adapters.Event{}, err
 		}
 		var ev adapters.Event
-		if json.Unmarshal(e.Data, &ev) == nil && ev.Kind != "" {
+		// A kind with a line break would forge messages in the event streams of the box.
+		if json.Unmarshal(e.Data, &ev) == nil && adapters.CheckKind(ev.Kind) == nil {
 			return ev, nil
 		}
 		if e.Type == adapters.KindLagged { // a notice without an event

@@ -163,6 +163,35 @@ func connected(t *testing.T, x *External) adapters.Events {
 	return adapters.WrapEvents(x, nil)
 }
 
+// The kind of an event becomes a line of the box's own event streams.
+func TestEventsWithForgedKindsAreSkipped(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/meta", (&sink{}).meta)
+	mux.HandleFunc("GET /v1/events/stream", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i, kind := range []string{`x\ndata: {}\n`, ``, `good`} {
+			fmt.Fprintf(w, "id: %d\ndata: {\"seq\":%d,\"kind\":\"%s\"}\n\n", i+1, i+1, kind)
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	x := newExternal(t, srv.URL, t.TempDir())
+	if err := x.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer x.Disconnect(context.Background())
+	sub, err := x.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{Live: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if e, err := sub.Next(t.Context()); err != nil || e.Kind != "good" || e.Seq != 3 {
+		t.Errorf("%+v %v", e, err)
+	}
+}
+
 func TestEventsWaitForASinkThatIsDown(t *testing.T) {
 	dir := t.TempDir()
 	dead := httptest.NewServer(http.NotFoundHandler())
