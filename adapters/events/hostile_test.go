@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -178,6 +179,37 @@ func TestTornLinesAreSkippedCountedAndKeptApart(t *testing.T) {
 		if err := l.Disconnect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What a program writes into the journal neither ends the numbers nor forges messages of a stream.
+func TestForgedLinesAreSkipped(t *testing.T) {
+	dir := t.TempDir()
+	l := start(t, LocalConfig{Dir: dir})
+	if _, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Disconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	whole, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := fmt.Sprintf("{\"seq\":%d,\"kind\":\"x\"}\n", uint64(math.MaxUint64)) + `{"seq":2,"kind":"x\ndata: {}\n"}` + "\n"
+	if err := os.WriteFile(files[0], append(whole, forged...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = start(t, LocalConfig{Dir: dir})
+	if r, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "second"}); err != nil || r.Seq != 2 {
+		t.Errorf("%+v %v", r, err)
+	}
+	if got, torn := history(t, l), l.Lost()["torn_lines"]; len(got) != 2 || got[2] != "second" || torn != 2 {
+		t.Errorf("%v, %d lines torn", got, torn)
 	}
 }
 

@@ -373,15 +373,19 @@ func eventLine(e adapters.Event) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// maxSeq is the largest number of an event that is read. With the largest uint64, which a program can
+// write into the file, the numbers would begin at 0 again.
+const maxSeq = 1 << 62
+
 func parseEvent(line []byte) (adapters.Event, error) {
 	var e adapters.Event
 	if err := json.Unmarshal(line, &e); err != nil {
 		return e, err
 	}
-	if e.Seq == 0 || e.Kind == "" {
+	if e.Seq == 0 || e.Seq > maxSeq {
 		return e, errors.New("not an event")
 	}
-	return e, nil
+	return e, adapters.CheckKind(e.Kind)
 }
 
 func (j *journal) background() {
