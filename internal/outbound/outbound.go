@@ -1,5 +1,6 @@
-// Package outbound owns what all HTTP requests of agentinit to other servers have in common: they
-// follow no redirect, their errors do not show the URL, and they wait as long as the server asks.
+// Package outbound owns what HTTP requests of agentinit to other servers have in common: they follow
+// no redirect (but for the reads of adapters/wire, which has limits of its own), their errors do not
+// show the URL, and they wait as long as the server asks.
 package outbound
 
 import (
