@@ -94,7 +94,7 @@ func programKeys() []key {
 		field("kill", enum("Which processes a stop signal and the final KILL reach: the whole tree, the process group or the process alone.", "tree", "group", "process").def("tree")),
 		field("essential", onOff("The exit of the program stops the box, which exits with the program's code.")),
 		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
-		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
+		field("user", account("User, by name or number, or \"user:group\"; absent inherits.").eg("www-data", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
 		field("groups", list("Supplementary groups.", account("")).def([]string{})),
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
