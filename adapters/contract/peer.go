@@ -175,7 +175,7 @@ func Misbehaviours() []Misbehaviour {
 		{Name: "a flood of 1xx", Part: Head, answer: flood("", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")},
 		{Name: "an endless error", Part: Head, answer: flood("HTTP/1.1 500 No\r\nConnection: close\r\nContent-Type: application/problem+json\r\n\r\n{\"code\":\"", long(4000))},
 		{Name: "an endless line of chunks", Part: Whole, answer: flood(jsonHead+"Transfer-Encoding: chunked\r\n\r\n", "0")},
-		{Name: "a huge body", Part: Whole, answer: flood(jsonHead+"Content-Length: 99999999999\r\n\r\n[", strings.Repeat(" ", 64<<10))},
+		{Name: "a huge body", Part: Whole, Heavy: true, answer: flood(jsonHead+"Content-Length: 99999999999\r\n\r\n[", strings.Repeat(" ", 64<<10))},
 		{Name: "endless trailers", Part: Whole, answer: flood(jsonHead+"Transfer-Encoding: chunked\r\nTrailer: X\r\n\r\n1\r\n{\r\n0\r\n", "X: "+long(1000)+"\r\n")},
 		{Name: "away by 302", Part: Head, answer: away(http.StatusFound)},
 		{Name: "away by 307", Part: Head, answer: away(http.StatusTemporaryRedirect)},
