@@ -29,21 +29,22 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
 	},
-	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
-	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
-	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
-	"supervisor/audit":        {"internal/safeopen"},
-	"supervisor/program":      {"internal/plural"},
-	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
-	"supervisor/proc/child":   {}, // what it imports is initialised before it
-	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
-	"supervisor/logs/forward": {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
-	"supervisor/event":        {},
-	"supervisor/control/api":  {},
+	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
+	"cmd/agentctl/supervisord": {"schema", "schema/rules", "internal/escape"},
+	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
+	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
+	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
+	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
+	"supervisor/audit":         {"internal/safeopen"},
+	"supervisor/program":       {"internal/plural"},
+	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
+	"supervisor/proc/child":    {}, // what it imports is initialised before it
+	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
+	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
+	"supervisor/event":         {},
+	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
 	"supervisor/control/listing": {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
 	"supervisor/proc/filter":     {},
@@ -143,7 +144,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -78,9 +78,9 @@ func Parse(name string, data []byte) (*Document, *Finding) {
 // otherFormat changes the finding for a text in another format. The message then names that format
 // and the solution, in place of the TOML error.
 func (d *Document) otherFormat(f *Finding) *Finding {
-	if format := foreignFormat(d.text); format != "" {
+	if format, hint := foreignFormat(d.text); format != "" {
 		f.Message = "cannot read the manifest: it is " + format + ", and a manifest is TOML"
-		f.Hint = `write each program as [programs.NAME] with command = "…"; texts stand in quotes, comments behind #`
+		f.Hint = hint
 	}
 	return f
 }

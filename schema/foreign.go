@@ -277,15 +277,19 @@ const (
 	jsonText = `^\s*\{`
 )
 
-// foreignFormat names the format of a text that is not TOML. It is empty if the format is unknown.
-func foreignFormat(data []byte) string {
+// foreignFormat names the format of a text that is not TOML, and says what to do. Both are empty if the
+// format is unknown.
+func foreignFormat(data []byte) (name, hint string) {
+	const write = `write each program as [programs.NAME] with command = "…"; texts stand in quotes, comments behind #`
 	head := data[:min(len(data), 64<<10)]
-	for _, format := range []struct{ pattern, name string }{
-		{unitText, "a unit file of systemd"}, {iniText, "an INI file of supervisord"}, {yamlText, "YAML"}, {jsonText, "JSON"},
+	for _, format := range []struct{ pattern, name, hint string }{
+		{unitText, "a unit file of systemd", write},
+		{iniText, "an INI file of supervisord", "agentctl import supervisord FILE prints its manifest"},
+		{yamlText, "YAML", write}, {jsonText, "JSON", write},
 	} {
 		if regular(format.pattern).Match(head) {
-			return format.name
+			return format.name, format.hint
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -254,7 +254,7 @@ func groups(c *cli) []verbs {
 			newStart(c), newStop(c), newRestart(c), newRun(c), newSignal(c), newApply(c), newLogLevel(c), newShutdown(c),
 		}},
 		{"Wait and check", []*cobra.Command{newReady(c), newWait(c), newDoctor(c), newSandbox(c)}},
-		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newPlan(c), newGenerate(c), newSecurity(c)}},
+		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newImport(c), newPlan(c), newGenerate(c), newSecurity(c)}},
 		{"Agents and their data", []*cobra.Command{
 			newAdapters(c), newAgent(c), newBead(c), newMem(c), newPod(c), newEvent(c), newBridge(c), newBackup(c), newRestore(c),
 		}},

@@ -1,0 +1,202 @@
+package supervisord
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// dollar stands for a "$" of the file until all texts are expanded. A "$" is then the start of one of
+// our variables. A file has no NUL bytes.
+const dollar = "\x00"
+
+func marked(text string) string { return strings.ReplaceAll(text, "$", dollar) }
+
+// written is a marked text in a manifest: agentinit makes one "$" of "$$", and expands "${".
+func written(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch {
+		case text[i] != dollar[0]:
+			b.WriteByte(text[i])
+		case i+1 < len(text) && strings.ContainsRune(dollar+"${", rune(text[i+1])):
+			b.WriteString("$$")
+		default:
+			b.WriteByte('$')
+		}
+	}
+	return b.String()
+}
+
+// scope is what the names between %( and ) mean.
+type scope struct {
+	program, group, here string
+	numprocs, first      int64
+	environment          map[string]string // marked values that stand for themselves
+
+	variables bool            // a value of the environment was used
+	used      map[string]bool // names that mean something else here
+}
+
+// format matches one conversion of Python's % operator.
+var format = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^%\(([^)]*)\)([-0 +#]*)([0-9]{0,3})(?:\.[0-9]+)?([sdi])`)
+})
+
+// expand replaces the conversions of a marked text.
+func (x *scope) expand(text string) (string, error) {
+	var b strings.Builder
+	for {
+		i := strings.IndexByte(text, '%')
+		if i < 0 {
+			b.WriteString(text)
+			return b.String(), nil
+		}
+		b.WriteString(text[:i])
+		if text = text[i:]; strings.HasPrefix(text, "%%") {
+			b.WriteByte('%')
+			text = text[2:]
+			continue
+		}
+		m := format().FindStringSubmatch(text)
+		if m == nil {
+			return "", errors.New("a % begins no name such as %(here)s")
+		}
+		value, err := x.value(m[1], m[3])
+		if err != nil {
+			return "", err
+		}
+		width, _ := strconv.Atoi(m[3]) // no digits are 0
+		switch left, zero := strings.Contains(m[2], "-"), strings.Contains(m[2], "0") && m[4] != "s"; {
+		case strings.HasPrefix(value, "${"):
+		case left:
+			value = fmt.Sprintf("%-*s", width, value)
+		case zero:
+			value = strings.Repeat("0", max(0, width-len(value))) + value
+		default:
+			value = fmt.Sprintf("%*s", width, value)
+		}
+		b.WriteString(value)
+		text = text[len(m[0]):]
+	}
+}
+
+var variableName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
+
+func (x *scope) value(name, width string) (string, error) {
+	switch name {
+	case "here":
+		x.used["here"] = true
+		return marked(x.here), nil
+	case "host_node_name":
+		x.used["host_node_name"] = true
+		return "${HOSTNAME}", nil
+	}
+	if env, ok := strings.CutPrefix(name, "ENV_"); ok && variableName().MatchString(env) {
+		if value, ok := x.environment[env]; ok {
+			return value, nil
+		}
+		x.variables = true
+		return "${" + env + "}", nil
+	}
+	switch {
+	case x.program == "":
+	case name == "program_name":
+		return x.program, nil
+	case name == "group_name":
+		return x.group, nil
+	case name == "numprocs":
+		return strconv.FormatInt(x.numprocs, 10), nil
+	case name == "process_num" && x.numprocs == 1:
+		return strconv.FormatInt(x.first, 10), nil
+	case name == "process_num":
+		if x.first != 0 || width != "" {
+			x.used["process_num"] = true
+		}
+		x.variables = true
+		return "${INSTANCE}", nil
+	}
+	return "", fmt.Errorf("supervisord has no value for %s", schema.Quote("%("+name+")s"))
+}
+
+// splitWords splits a command as Python's shlex.split does. Unlike in a shell, a backslash between
+// double quotes quotes only itself and the double quote.
+func splitWords(line string) (words []string, err error) {
+	var word strings.Builder
+	started, quote := false, byte(0)
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c == quote:
+			quote = 0
+			continue
+		case quote == 0 && strings.IndexByte(" \t\r\n", c) >= 0:
+			if started {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			started = false
+			continue
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote, started = c, true
+			continue
+		case c == '\\' && quote == 0 || c == '\\' && quote == '"' && i+1 < len(line) && (line[i+1] == '"' || line[i+1] == '\\'):
+			if i++; i == len(line) {
+				return nil, errors.New("the command ends in a backslash")
+			}
+			c = line[i]
+		}
+		word.WriteByte(c)
+		started = true
+	}
+	if quote != 0 {
+		return nil, errors.New("a quote is not closed")
+	}
+	if started {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// variable is one pair of an environment.
+type variable struct{ name, value string }
+
+// splitEnvironment reads KEY=VALUE pairs with commas between them. A value may have quotes.
+func splitEnvironment(text string) (pairs []variable, err error) {
+	for text = strings.TrimSpace(text); text != ""; {
+		name, rest, ok := strings.Cut(text, "=")
+		if name = strings.TrimSpace(name); !ok || !variableName().MatchString(name) {
+			return nil, fmt.Errorf("pair %d is no NAME=VALUE", len(pairs)+1)
+		}
+		end, quote, quoted := len(rest), byte(0), false
+		for i := range len(rest) {
+			c := rest[i]
+			if quote == 0 && c == ',' && !quoted {
+				end = i
+				break
+			}
+			switch {
+			case quoted:
+				quoted = false
+			case c == '\\' && quote != '\'':
+				quoted = true
+			case c == quote:
+				quote = 0
+			case quote == 0 && (c == '"' || c == '\''):
+				quote = c
+			}
+		}
+		words, err := splitWords(rest[:end])
+		if err != nil || len(words) > 1 {
+			return nil, fmt.Errorf("the value of %s is not one word", name)
+		}
+		pairs = append(pairs, variable{name, strings.Join(words, "")})
+		text = strings.TrimSpace(rest[min(end+1, len(rest)):])
+	}
+	return pairs, nil
+}

@@ -1,0 +1,214 @@
+// Package supervisord owns the conversion of a supervisord.conf into a manifest. It reads included
+// files only through the functions that it is given. It must never print a value of environment or
+// command in an error, because these can hold secrets.
+package supervisord
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// Error is why a file cannot be converted.
+type Error struct {
+	File         string
+	Line         int
+	Section, Key string // empty: the error is not about a section or key
+	Value        string // empty if it may be a secret
+	Message      string
+	Hint         string // what to do
+}
+
+// Error is always one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:%d: ", e.File, e.Line)
+	if e.Section != "" {
+		fmt.Fprintf(&b, "[%s] ", e.Section)
+	}
+	if e.Key != "" {
+		b.WriteString(e.Key)
+		if e.Value != "" {
+			b.WriteString(" = " + schema.Quote(e.Value))
+		}
+		b.WriteString(": ")
+	}
+	return escape.Line(b.String()+e.Message+"; "+e.Hint, 1000)
+}
+
+// entry is a key with its value. The lines of a value are separated by "\n".
+type entry struct {
+	file, dir  string // dir is what %(here)s means
+	line       int
+	key, value string
+}
+
+// section is all tables of one name together, as supervisord merges them.
+type section struct {
+	file    string
+	line    int
+	name    string
+	entries []*entry
+}
+
+func (s *section) get(key string) *entry {
+	for _, e := range s.entries {
+		if e.key == key {
+			return e
+		}
+	}
+	return nil
+}
+
+// set adds a key or replaces it: the last value wins.
+func (s *section) set(e *entry) {
+	if old := s.get(e.key); old != nil {
+		*old = *e
+		return
+	}
+	s.entries = append(s.entries, e)
+}
+
+// ini is a file with the files that it includes.
+type ini struct{ sections []*section }
+
+func (f *ini) section(name string) *section {
+	for _, s := range f.sections {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+var header = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[([^\]]+)\]`) })
+
+// parse adds the text of a file, by the rules of Python's configparser as supervisord sets it up.
+func (f *ini) parse(file, dir string, data []byte) error {
+	refuse := func(offset int, message, hint string) error {
+		return &Error{File: file, Line: 1 + bytes.Count(data[:offset], []byte("\n")), Message: message, Hint: hint}
+	}
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return refuse(i, "the file has a NUL byte", "name a text file")
+	}
+	if !utf8.Valid(data) {
+		i := 0
+		for r, n := utf8.DecodeRune(data); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(data[i:]) {
+			i += n
+		}
+		return refuse(i, "the file is not UTF-8", "convert it first, for example with iconv")
+	}
+	var in *section
+	var last *entry
+	depth := 0 // the indentation of last
+	for i, line := range strings.Split(string(data), "\n") {
+		text, comment := withoutComment(line)
+		deeper := len(line)-len(strings.TrimLeftFunc(line, unicode.IsSpace)) > depth
+		switch {
+		case text == "" && (comment || last == nil):
+			continue
+		case text == "" || last != nil && deeper:
+			last.value += "\n" + text
+			continue
+		}
+		depth, last = len(line)-len(strings.TrimLeftFunc(line, unicode.IsSpace)), nil
+		at := Error{File: file, Line: i + 1}
+		if m := header().FindStringSubmatch(text); m != nil {
+			if in = f.section(m[1]); in == nil {
+				in = &section{file: file, line: at.Line, name: m[1]}
+				f.sections = append(f.sections, in)
+			}
+			continue
+		}
+		if in == nil {
+			at.Message, at.Hint = "a line comes before the first [section]", "name a supervisord.conf, which is an INI file"
+			return &at
+		}
+		at.Section = in.name
+		cut := strings.IndexAny(text, "=:")
+		if cut < 1 {
+			at.Message, at.Hint = "a line is no key with a value", "write KEY=VALUE, or indent a line that continues a value"
+			return &at
+		}
+		last = &entry{file: file, dir: dir, line: at.Line,
+			key: strings.ToLower(strings.TrimSpace(text[:cut])), value: strings.TrimSpace(text[cut+1:])}
+		in.set(last)
+		last = in.get(last.key)
+	}
+	for _, s := range f.sections {
+		for _, e := range s.entries {
+			e.value = strings.TrimRightFunc(e.value, unicode.IsSpace)
+		}
+	}
+	return nil
+}
+
+// withoutComment cuts a comment, which begins at the start of the line or behind a blank.
+func withoutComment(line string) (text string, comment bool) {
+	blank := true
+	for i, r := range line {
+		if blank && (r == ';' || r == '#') {
+			return strings.TrimSpace(line[:i]), true
+		}
+		blank = unicode.IsSpace(r)
+	}
+	return strings.TrimSpace(line), false
+}
+
+// Files reads the files that [include] names.
+type Files struct {
+	Read func(name string) ([]byte, error)
+	Glob func(pattern string) ([]string, error)
+}
+
+// include adds the files of [include]. An [include] of such a file has no effect, as in supervisord.
+// It returns the patterns that no file matches.
+func (c *converter) include(files Files) (unmatched []string, err error) {
+	s := c.ini.section("include")
+	if s == nil || s.get("files") == nil {
+		return nil, nil
+	}
+	e := *s.get("files")
+	t := c.table(s)
+	text, ok := t.plain("files")
+	if !ok {
+		return nil, cmp.Or[error](t.err, c.refusal(s, &e, "the path depends on the environment", "write the path itself"))
+	}
+	for _, pattern := range strings.Fields(text) {
+		if !filepath.IsAbs(pattern) {
+			pattern = e.dir + "/" + pattern
+		}
+		pattern = filepath.Clean(pattern)
+		names, err := files.Glob(strings.ReplaceAll(pattern, "[!", "[^")) // Python negates a set with "!"
+		if err != nil {
+			return nil, c.refusal(s, &e, "the pattern cannot be read: "+err.Error(), "close its brackets")
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { // Python's * matches no hidden file
+			return strings.HasPrefix(filepath.Base(name), ".") && !strings.HasPrefix(filepath.Base(pattern), ".")
+		})
+		if len(names) == 0 {
+			unmatched = append(unmatched, pattern)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			text, err := files.Read(name)
+			if err != nil {
+				return nil, c.refusal(s, &e, fmt.Sprintf("cannot read %s: %v", name, err), "make it readable, or take it out of files")
+			}
+			if err := c.ini.parse(name, filepath.Dir(name), text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return unmatched, nil
+}
