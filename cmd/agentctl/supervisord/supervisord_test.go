@@ -110,6 +110,15 @@ func TestConversions(t *testing.T) {
 			[]string{`user = "nobody"`, `umask = "027"`, `directory = "/srv"`, "nofile = 65536", `level = "error"`}, 3},
 		"root":     {"[supervisord]\nuser=root\nloglevel=blather\n" + sleep, []string{"!user = \"root\"", `level = "trace"`}, 0},
 		"no equal": {"[supervisord]\n[unix_http_server]\nfile=/s\n[inet_http_server]\nport=1\n[supervisorctl]\n[rpcinterface:supervisor]\n[rpcinterface:x]\n[eventlistener:e]\ncommand=e\n\tf\n[fcgi-program:f]\ncommand=f", []string{"# command = e f", "!command"}, 4},
+		"nginx and PHP": {"[supervisord]\nnodaemon=true\nuser=root\nlogfile=/dev/stdout\nlogfile_maxbytes=0\npidfile=/run/s.pid\n\n" +
+			"[program:php-fpm]\ncommand=php-fpm -F\nautorestart=true\nstdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\nstderr_logfile=/dev/stderr\nstderr_logfile_maxbytes=0\npriority=5\n\n" +
+			"[program:nginx]\ncommand = nginx -g \"daemon off;\"\nstopsignal=QUIT\npriority=10\n",
+			[]string{`command = ["nginx", "-g", "daemon off;"]`, `stop = ["QUIT 10s", "KILL"]`, `barrier = "none"`, "!logs"}, 0},
+		"celery": {"; celery\n[program:celery-worker]\ncommand=/venv/bin/celery -A app worker -n default@%%h --loglevel=info\ndirectory=/app\nuser=celery\nnumprocs=1\n" +
+			"stdout_logfile=/var/log/celery/worker.log\nstderr_logfile=/var/log/celery/worker.log\nstartsecs=10\n\n; tasks end first\nstopwaitsecs = 600  ; ten minutes\nstopasgroup=true\npriority=1000\n" +
+			"environment=PYTHONPATH=/app:/lib,DJANGO_SETTINGS_MODULE=\"app.settings\"\n",
+			[]string{`command = ["/venv/bin/celery", "-A", "app", "worker", "-n", "default@%h", "--loglevel=info"]`, `stop = ["TERM 10m", "KILL"]`, `stop_grace = "10m2s"`, `logs = { path = "/var/log/celery/worker.log" }`, `PYTHONPATH = "/app:/lib"`}, 0},
+		"syslog as a file": {sleep + "stdout_logfile=syslog\nstderr_logfile=syslog", []string{`logs = { to = "none" }`, `type = "syslog"`}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, marks, err := convert(tc.text, nil)
