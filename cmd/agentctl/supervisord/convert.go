@@ -20,7 +20,7 @@ const Mark = "# CHECK: "
 // Convert returns the manifest of a supervisord.conf, and how many of its comments begin with Mark.
 // dir is the directory of the file.
 func Convert(file, dir string, data []byte, files Files) (manifest []byte, marks int, err error) {
-	c := &converter{ini: &ini{}, groups: map[string]*group{}, programs: map[string]*section{}, logFiles: map[string]string{}, waits: map[int64]int64{}}
+	c := &converter{ini: &ini{byName: map[string]*section{}}, groups: map[string]*group{}, programs: map[string]*section{}, logFiles: map[string]string{}, waits: map[int64]int64{}}
 	if err := c.ini.parse(file, dir, data); err != nil {
 		return nil, 0, err
 	}
@@ -34,7 +34,7 @@ func Convert(file, dir string, data []byte, files Files) (manifest []byte, marks
 	if err := c.readGroups(); err != nil {
 		return nil, 0, err
 	}
-	s := c.ini.section("supervisord")
+	s := c.ini.byName["supervisord"]
 	if s == nil {
 		s = &section{name: "supervisord"}
 	}
@@ -157,8 +157,8 @@ func (c *converter) readGroups() error {
 			if program = strings.TrimSpace(program); program == "" || t.err != nil {
 				continue
 			}
-			if c.ini.section("program:"+program) == nil && c.ini.section("fcgi-program:"+program) == nil {
-				t.err = c.refusal(s, s.get("programs"), "there is no [program:"+program+"]", "add the program, or take it out of the group")
+			if c.ini.byName["program:"+program] == nil && c.ini.byName["fcgi-program:"+program] == nil {
+				t.err = c.refusal(s, s.byKey["programs"], "there is no [program:"+program+"]", "add the program, or take it out of the group")
 			}
 			c.groups[program] = &group{name, priority}
 		}
@@ -184,14 +184,14 @@ func (c *converter) table(s *section) *table {
 
 func (t *table) fail(key, message, hint string) {
 	if t.err == nil {
-		t.err = t.c.refusal(t.section, t.get(key), message, hint)
+		t.err = t.c.refusal(t.section, t.byKey[key], message, hint)
 	}
 }
 
 // raw is the unexpanded value of a key. It is marked.
 func (t *table) raw(key string) (string, bool) {
 	t.read[key] = true
-	e := t.get(key)
+	e := t.byKey[key]
 	if e == nil {
 		return "", false
 	}
@@ -219,7 +219,7 @@ func (t *table) plain(key string) (string, bool) {
 	t.variables = false
 	text, ok := t.text(key)
 	if ok && t.variables {
-		t.c.check("%s = %s: a variable cannot stand here; write the value itself", key, t.get(key).value)
+		t.c.check("%s = %s: a variable cannot stand here; write the value itself", key, t.byKey[key].value)
 		return "", false
 	}
 	return written(text), ok
@@ -381,7 +381,7 @@ func (t *table) command() {
 	case !ok || len(words) == 0 || words[0] == "":
 		t.fail("command", "the program has no command", "write command=/path/of/program")
 	}
-	if t.variables && strings.Contains(t.get("command").value, "ENV_") {
+	if t.variables && strings.Contains(t.byKey["command"].value, "ENV_") {
 		t.c.check("supervisord split the values of variables in the command into words; each is part of one word now")
 	}
 	argv := make([]any, len(words))
@@ -405,7 +405,7 @@ func (t *table) restarts() {
 	case "true", "yes", "on", "1":
 		t.c.key("restart", "always")
 	case "false", "no", "off", "0":
-		if seconds := t.get("startsecs"); seconds != nil && seconds.value == "0" {
+		if seconds := t.byKey["startsecs"]; seconds != nil && seconds.value == "0" {
 			t.c.remark(`If others wait for its end, write type = "oneshot" and, in their tables, needs.`)
 		}
 		t.c.key("restart", "never")

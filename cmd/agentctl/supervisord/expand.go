@@ -166,11 +166,14 @@ func splitWords(line string) (words []string, err error) {
 // variable is one pair of an environment.
 type variable struct{ name, value string }
 
+// environmentName matches what supervisord takes for a name.
+var environmentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_/.+():-]+$`) })
+
 // splitEnvironment reads KEY=VALUE pairs with commas between them. A value may have quotes.
 func splitEnvironment(text string) (pairs []variable, err error) {
 	for text = strings.TrimSpace(text); text != ""; {
 		name, rest, ok := strings.Cut(text, "=")
-		if name = strings.TrimSpace(name); !ok || !variableName().MatchString(name) {
+		if name = strings.TrimSpace(name); !ok || !environmentName().MatchString(name) {
 			return nil, fmt.Errorf("pair %d is no NAME=VALUE", len(pairs)+1)
 		}
 		end, quote, quoted := len(rest), byte(0), false

@@ -51,6 +51,7 @@ type entry struct {
 	file, dir  string // dir is what %(here)s means
 	line       int
 	key, value string
+	more       []string // lines that parse has still to add to the value
 }
 
 // section is all tables of one name together, as supervisord merges them.
@@ -59,36 +60,25 @@ type section struct {
 	line    int
 	name    string
 	entries []*entry
+	byKey   map[string]*entry
 }
 
-func (s *section) get(key string) *entry {
-	for _, e := range s.entries {
-		if e.key == key {
-			return e
-		}
+// set adds a key or replaces it, because the last value wins. It returns the entry of the key.
+func (s *section) set(e entry) *entry {
+	old := s.byKey[e.key]
+	if old == nil {
+		old = &entry{}
+		s.entries = append(s.entries, old)
+		s.byKey[e.key] = old
 	}
-	return nil
-}
-
-// set adds a key or replaces it: the last value wins.
-func (s *section) set(e *entry) {
-	if old := s.get(e.key); old != nil {
-		*old = *e
-		return
-	}
-	s.entries = append(s.entries, e)
+	*old = e
+	return old
 }
 
 // ini is a file with the files that it includes.
-type ini struct{ sections []*section }
-
-func (f *ini) section(name string) *section {
-	for _, s := range f.sections {
-		if s.name == name {
-			return s
-		}
-	}
-	return nil
+type ini struct {
+	sections []*section
+	byName   map[string]*section
 }
 
 var header = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[([^\]]+)\]`) })
@@ -118,14 +108,15 @@ func (f *ini) parse(file, dir string, data []byte) error {
 		case text == "" && (comment || last == nil):
 			continue
 		case text == "" || last != nil && deeper:
-			last.value += "\n" + text
+			last.more = append(last.more, text)
 			continue
 		}
 		depth, last = len(line)-len(strings.TrimLeftFunc(line, unicode.IsSpace)), nil
 		at := Error{File: file, Line: i + 1}
 		if m := header().FindStringSubmatch(text); m != nil {
-			if in = f.section(m[1]); in == nil {
-				in = &section{file: file, line: at.Line, name: m[1]}
+			if in = f.byName[m[1]]; in == nil {
+				in = &section{file: file, line: at.Line, name: m[1], byKey: map[string]*entry{}}
+				f.byName[in.name] = in
 				f.sections = append(f.sections, in)
 			}
 			continue
@@ -140,14 +131,13 @@ func (f *ini) parse(file, dir string, data []byte) error {
 			at.Message, at.Hint = "a line is no key with a value", "write KEY=VALUE, or indent a line that continues a value"
 			return &at
 		}
-		last = &entry{file: file, dir: dir, line: at.Line,
-			key: strings.ToLower(strings.TrimSpace(text[:cut])), value: strings.TrimSpace(text[cut+1:])}
-		in.set(last)
-		last = in.get(last.key)
+		last = in.set(entry{file: file, dir: dir, line: at.Line,
+			key: strings.ToLower(strings.TrimSpace(text[:cut])), value: strings.TrimSpace(text[cut+1:])})
 	}
 	for _, s := range f.sections {
 		for _, e := range s.entries {
-			e.value = strings.TrimRightFunc(e.value, unicode.IsSpace)
+			e.value = strings.TrimRightFunc(strings.Join(append([]string{e.value}, e.more...), "\n"), unicode.IsSpace)
+			e.more = nil
 		}
 	}
 	return nil
@@ -174,11 +164,11 @@ type Files struct {
 // include adds the files of [include]. An [include] of such a file has no effect, as in supervisord.
 // It returns the patterns that no file matches.
 func (c *converter) include(files Files) (unmatched []string, err error) {
-	s := c.ini.section("include")
-	if s == nil || s.get("files") == nil {
+	s := c.ini.byName["include"]
+	if s == nil || s.byKey["files"] == nil {
 		return nil, nil
 	}
-	e := *s.get("files")
+	e := *s.byKey["files"]
 	t := c.table(s)
 	text, ok := t.plain("files")
 	if !ok {

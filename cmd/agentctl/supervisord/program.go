@@ -116,7 +116,7 @@ func (t *table) logs(name string) {
 		path = t.own(path, name)
 		logs["path"] = written(path)
 	}
-	unset := t.get("stderr_logfile") == nil
+	unset := t.byKey["stderr_logfile"] == nil
 	switch {
 	case merged || errPath != "" && errPath == path || unset && to != none:
 		errTo = to
@@ -132,7 +132,7 @@ func (t *table) logs(name string) {
 			t.c.check("stderr_logfile_maxbytes and _backups: the limits of stdout hold for both files")
 		}
 	case errTo != to && !unset:
-		t.c.check("stderr_logfile = %s: stderr goes where stdout goes", t.get("stderr_logfile").value)
+		t.c.check("stderr_logfile = %s: stderr goes where stdout goes", t.byKey["stderr_logfile"].value)
 	}
 	if to == none {
 		logs["to"] = "none"
@@ -166,7 +166,7 @@ func (t *table) names(name, lower string) {
 	if _, ok := t.raw("process_name"); t.numprocs > 1 {
 		t.c.check("the processes are %s:0 to %s:%d, whatever process_name says", lower, lower, t.numprocs-1)
 	} else if process, _ := t.text("process_name"); ok && process != name {
-		t.c.check("process_name = %s: the program is %s", t.get("process_name").value, lower)
+		t.c.check("process_name = %s: the program is %s", t.byKey["process_name"].value, lower)
 	}
 }
 
@@ -187,7 +187,7 @@ func (c *converter) box(t *table) error {
 		span += seconds
 	}
 	const usual, reserve = 25, 2 // stop_grace, and what of it is kept for KILL
-	if span += reserve; span > usual {
+	if span = min(span+reserve, 1e9); span > usual {
 		c.remark("The programs may take so long to stop; the container engine must wait longer than that.")
 		c.key("stop_grace", schema.Duration(span*1e9).String())
 	}

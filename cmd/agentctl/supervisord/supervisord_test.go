@@ -70,6 +70,7 @@ func TestConversions(t *testing.T) {
 		"host":              {"[program:a]\ncommand=w\nenvironment=H=%(host_node_name)s", []string{`H = "${HOSTNAME}"`}, 1},
 		"environment": {sleep + `environment=A="b,c",B='x y',C=d,` + "\n  D=\"%(ENV_X)s\",E=",
 			[]string{`A = "b,c"`, `B = "x y"`, `C = "d"`, `D = "${X}"`, `E = ""`}, 0},
+		"names of variables": {sleep + "environment=my-var=1,1A=2", []string{`my-var = "1"`, `1A = "2"`}, 0},
 		"environment of all": {"[supervisord]\nenvironment=ROOT=/srv\n" + sleep + "environment=DATA=%(ENV_ROOT)s/data",
 			[]string{"[supervisor.defaults.environment]", `ROOT = "/srv"`, `DATA = "/srv/data"`}, 0},
 		"restart":        {sleep + "autorestart=unexpected\nexitcodes=0, 2\nstartretries=5\nstartsecs=0\nautostart=off", []string{`restart = "on-failure"`, "exit_codes = [0, 2]", "start_retries = 5", "start_seconds = 0", "autostart = false"}, 0},
@@ -219,6 +220,15 @@ func TestRefused(t *testing.T) {
 		if got, _, err := convert(tc.text, nil); err == nil || err.Error() != tc.want {
 			t.Errorf("%q:\ngot  %v %s\nwant %s", tc.text, err, got, tc.want)
 		}
+	}
+}
+
+// A large file is read in a time that grows with its size alone.
+func TestLargeFiles(t *testing.T) {
+	const n = 1 << 17
+	got, _, err := convert("[program:a]\ncommand=a"+strings.Repeat("\n", n)+" b\n"+strings.Repeat("[x]\n", n), nil)
+	if err != nil || !strings.Contains(got, `command = ["a", "b"]`) {
+		t.Errorf("%v, %d bytes", err, len(got))
 	}
 }
 
