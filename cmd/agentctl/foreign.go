@@ -21,6 +21,7 @@ var foreignVerbs = [][2]string{
 	{"clear", "logs rotate by themselves: see logs.max_bytes in the manifest"},
 	{"journal", "use: agentctl logs NAME"},
 	{"fg", "use: agentctl logs -f NAME"},
+	{"open", "name the socket of the box: agentctl --socket PATH"},
 	{"attach", "use: agentctl logs -f NAME"},
 	{"exec", "use: agentctl sandbox test NAME -- COMMAND, which runs it as the program runs, or the engine: podman exec, kubectl exec"},
 	{"reread", "use: agentctl apply --dry-run"},
@@ -39,6 +40,12 @@ var foreignVerbs = [][2]string{
 	{"validate", "use: agentctl config validate"},
 	{"lint", "use: agentctl config validate"},
 	{"explain", "use: agentctl why NAME for a program, or agentctl config explain CODE for a finding"},
+}
+
+// foreignHint says what to use in place of a word.
+func foreignHint(word string) string {
+	i := slices.IndexFunc(foreignVerbs, func(row [2]string) bool { return row[0] == word })
+	return foreignVerbs[i][1]
 }
 
 // refuseForeign answers a word of another tool with the command to use here. A word that is a

@@ -22,9 +22,12 @@ import (
 func main() { os.Exit(start("/proc", "/etc")) }
 
 func start(proc, etc string) int {
+	c := &cli{proc: proc, etc: etc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
+	if asSupervisorctl(os.Args[0]) {
+		return c.runSupervisorctl(context.Background(), os.Args[1:], os.Stdout)
+	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	c := &cli{proc: proc, etc: etc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
 	return c.run(ctx, os.Args[1:], os.Stdout)
 }
 

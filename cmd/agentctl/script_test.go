@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		// Without /proc: the tests may run in a box, where only PID 1's sockets are accepted. In place
 		// of /etc, the directory of that name in the script's.
-		"agentctl": func() { os.Exit(start("none", "etc")) },
+		"agentctl":      func() { os.Exit(start("none", "etc")) },
+		"supervisorctl": func() { os.Exit(start("none", "etc")) },
 	})
 }
 

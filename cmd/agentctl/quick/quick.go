@@ -40,7 +40,7 @@ const request = "GET /v1/status?text=true HTTP/1.1\r\nHost: agentinit\r\nConnect
 // An init function, for the reason in the package comment; see ARCHITECTURE.md, decision 6.
 func init() {
 	where, ok := parse(os.Args[1:], os.Getenv)
-	if !ok || isTerminal(syscall.Stdout) {
+	if !ok || isSupervisorctl(os.Args[0]) || isTerminal(syscall.Stdout) {
 		return
 	}
 	if a, ok := ask(where, patience); ok {
@@ -66,6 +66,13 @@ func parse(args []string, getenv func(string) string) (place, bool) {
 		p = place{args[1], true}
 	}
 	return p, p.path != "" && p.path[0] != '@'
+}
+
+// isSupervisorctl tells whether main answers in the words of supervisorctl, because the command is
+// called by that name.
+func isSupervisorctl(argv0 string) bool {
+	const name = "supervisorctl"
+	return len(argv0) >= len(name) && argv0[len(argv0)-len(name):] == name
 }
 
 // isTerminal tells whether a table would be cut and coloured.

@@ -1,0 +1,646 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// supervisorctlName is the name by which agentctl is called to be supervisorctl.
+const supervisorctlName = "supervisorctl"
+
+func asSupervisorctl(argv0 string) bool { return filepath.Base(argv0) == supervisorctlName }
+
+// Exit statuses that supervisorctl has and agentctl has not.
+const (
+	exitArguments  = 2 // start without a name, or of a group that does not exist
+	exitNotStarted = 7 // a start failed, a program is not running, or there is no socket
+)
+
+// supervisorctl answers the commands of supervisorctl 4.2 in its words and with its exit statuses,
+// for scripts that were written for it. As there, errors go to stdout. A reason that supervisorctl
+// would not print goes to stderr.
+type supervisorctl struct {
+	*cli
+	code  int         // as in supervisorctl, the latest failure of a command decides
+	lines chan string // what the user types, in the shell
+	shell bool        // no command was on the command line
+	verbs []oldVerb   // the commands that exist here
+	box   *api.Client // the agentinit that is asked
+}
+
+// oldVerb is a command of supervisorctl.
+type oldVerb struct {
+	name  string
+	run   func(context.Context, []string) error
+	bare  bool // it accepts no arguments
+	usage string
+}
+
+func (s *supervisorctl) table() []oldVerb {
+	return []oldVerb{
+		{"avail", s.avail, true, "avail\t\t\tDisplay all configured processes"},
+		{"exit", nil, false, "exit\tExit the supervisor shell."},
+		{"help", s.help, false, "help\t\tPrint a list of available actions\nhelp <action>\tPrint help for <action>"},
+		{"pid", s.pid, false, `pid			Get the PID of supervisord.
+pid <name>		Get the PID of a single child process by name.
+pid all			Get the PID of every child process, one per line.`},
+		{"quit", nil, false, "quit\tExit the supervisor shell."},
+		{"reread", s.reread, true, "reread \t\t\tReload the daemon's configuration files without add/remove"},
+		{"restart", s.restart, false, `restart <name>		Restart a process
+restart <gname>:*	Restart all processes in a group
+restart <name> <name>	Restart multiple processes or groups
+restart all		Restart all processes
+Note: restart does not reread config files. For that, see reread and update.`},
+		{"shutdown", s.shutdown, true, "shutdown \tShut the remote supervisord down."},
+		{"signal", s.signal, false, `signal <signal name> <name>		Signal a process
+signal <signal name> <gname>:*		Signal all processes in a group
+signal <signal name> <name> <name>	Signal multiple processes or groups
+signal <signal name> all		Signal all processes`},
+		{"start", s.start, false, `start <name>		Start a process
+start <gname>:*		Start all processes in a group
+start <name> <name>	Start multiple processes or groups
+start all		Start all processes`},
+		{"status", s.status, false, `status <name>		Get status for a single process
+status <gname>:*	Get status for all processes in a group
+status <name> <name>	Get status for multiple named processes
+status			Get all process status info`},
+		{"stop", s.stop, false, `stop <name>		Stop a process
+stop <gname>:*		Stop all processes in a group
+stop <name> <name>	Stop multiple processes or groups
+stop all		Stop all processes`},
+		{"tail", s.tail, false, `tail [-f] <name> [stdout|stderr] (default stdout)
+Ex:
+tail -f <name>		Continuous tail of named process stdout
+			Ctrl-C to exit.
+tail -100 <name>	last 100 *bytes* of process stdout
+tail <name> stderr	last 1600 *bytes* of process stderr`},
+		{"update", s.update, false, `update			Reload config and add/remove as necessary, and will restart affected programs
+update all		Reload config and add/remove as necessary, and will restart affected programs
+update <gname> [...]	Update specific groups`},
+		{"version", s.version, true, "version\t\t\tShow the version of the remote supervisord process"},
+	}
+}
+
+// absentVerbs are the commands of supervisorctl that have no counterpart here. foreignVerbs says
+// what to use.
+var absentVerbs = []string{"add", "clear", "fg", "maintail", "open", "reload", "remove"}
+
+// runSupervisorctl is run for a call by the name of supervisorctl.
+func (c *cli) runSupervisorctl(ctx context.Context, args []string, stdout io.Writer) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := &output{Writer: stdout, end: cancel}
+	c.stdout = out
+	s := &supervisorctl{cli: c}
+	s.verbs = s.table()
+	words, help, err := s.options(args)
+	if err != nil {
+		line(c.stderr, "Error: %v\nFor help, use %s -h", err, supervisorctlName)
+		return exitArguments
+	}
+	s.box = c.client()
+	switch {
+	case help:
+		line(out, "%s", supervisorctlUsage)
+	case len(words) > 0:
+		commandContext, stop := untilSignal(ctx)
+		s.do(commandContext, words)
+		stop()
+	default:
+		s.interact(ctx)
+	}
+	if out.err != nil {
+		return tell(c.stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
+	}
+	return s.code
+}
+
+const supervisorctlUsage = `supervisorctl -- control the programs of agentinit with the commands of supervisorctl.
+
+Usage: supervisorctl [options] [action [arguments]]
+
+Options:
+-s/--serverurl URL -- the control socket: unix:///path, or a path
+     (default $AGENTCTL_SOCKET, else ` + api.DefaultSocket + `)
+-h/--help -- print usage message and exit
+-i/--interactive, -c/--configuration FILENAME, -u/--username, -p/--password,
+-r/--history_file -- accepted, without effect
+
+Without an action, a shell reads actions. Use the action "help" to find out
+about available actions.`
+
+// options reads the options before the action. Those that mean nothing here are accepted, because
+// scripts pass them.
+func (s *supervisorctl) options(args []string) (words []string, help bool, err error) {
+	f := pflag.NewFlagSet(supervisorctlName, pflag.ContinueOnError)
+	f.SetInterspersed(false)
+	f.Usage = func() {}
+	server := f.StringP("serverurl", "s", "", "")
+	f.BoolVarP(&help, "help", "h", false, "")
+	f.BoolP("interactive", "i", false, "")
+	for name, short := range map[string]string{"configuration": "c", "username": "u", "password": "p", "history_file": "r"} {
+		f.StringP(name, short, "", "")
+	}
+	if err := f.Parse(args); err != nil {
+		return nil, false, err
+	}
+	s.socket = strings.TrimPrefix(*server, "unix://")
+	if strings.Contains(s.socket, "://") {
+		return nil, false, fmt.Errorf("%s: agentinit has a control socket only: write unix:///path", strconv.Quote(*server))
+	}
+	return f.Args(), help, nil
+}
+
+// interact is the shell. It shows the status first, and its exit status is always 0.
+func (s *supervisorctl) interact(ctx context.Context) {
+	s.shell, s.lines = true, make(chan string)
+	go func() {
+		defer close(s.lines)
+		for in := bufio.NewScanner(s.stdin); in.Scan(); {
+			select {
+			case s.lines <- in.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	words, more := []string{"status"}, true
+	for more {
+		// A signal ends the command, such as tail -f, and at the prompt the shell.
+		signalled, stop := untilSignal(ctx)
+		s.do(signalled, words)
+		stop()
+		prompted, stop := untilSignal(ctx)
+		var text string
+		text, more = s.ask(prompted, "supervisor> ")
+		stop()
+		words = strings.Fields(text)
+		if len(words) > 0 && (words[0] == "exit" || words[0] == "quit") {
+			more = false
+		}
+	}
+	line(s.stdout, "")
+	s.code = exitOK
+}
+
+// ask returns what the user answers; false at the end of the input, and after a signal.
+func (s *supervisorctl) ask(ctx context.Context, prompt string) (string, bool) {
+	fmt.Fprint(s.stdout, prompt)
+	select {
+	case text, ok := <-s.lines:
+		return text, ok
+	case <-ctx.Done():
+		return "", false
+	}
+}
+
+// do carries out one command and sets the exit status.
+func (s *supervisorctl) do(ctx context.Context, words []string) {
+	if len(words) == 0 {
+		return
+	}
+	name, args := words[0], words[1:]
+	i := slices.IndexFunc(s.verbs, func(v oldVerb) bool { return v.name == name })
+	switch {
+	case slices.Contains(absentVerbs, name):
+		s.fail(exitFailure, "ERROR: agentinit has no %s; %s", name, foreignHint(name))
+	case i < 0:
+		s.fail(exitFailure, "*** Unknown syntax: %s", printable(strings.Join(words, " ")))
+	case s.verbs[i].bare && len(args) > 0:
+		s.misused(exitFailure, name, "%s accepts no arguments", name)
+	case s.verbs[i].run == nil: // exit outside the shell
+		line(s.stdout, "")
+	default:
+		s.lost(name, s.verbs[i].run(ctx, args))
+	}
+}
+
+func (s *supervisorctl) fail(code int, format string, args ...any) {
+	line(s.stdout, format, args...)
+	s.code = code
+}
+
+// misused says how a command is written.
+func (s *supervisorctl) misused(code int, verb, format string, args ...any) {
+	s.fail(code, "Error: "+format, args...)
+	s.explain(verb)
+}
+
+func (s *supervisorctl) explain(verb string) {
+	for _, v := range s.verbs {
+		if v.name == verb {
+			line(s.stdout, "%s", v.usage)
+		}
+	}
+}
+
+func (s *supervisorctl) help(_ context.Context, args []string) error {
+	if len(args) > 0 {
+		verb := strings.Join(args, " ")
+		if !slices.ContainsFunc(s.verbs, func(v oldVerb) bool { return v.name == verb }) {
+			line(s.stdout, "*** No help on %s", printable(verb))
+		}
+		s.explain(verb)
+		return nil
+	}
+	line(s.stdout, "\ndefault commands (type help <topic>):\n=====================================")
+	for _, v := range s.verbs {
+		line(s.stdout, "%s", v.name)
+	}
+	line(s.stdout, "")
+	return nil
+}
+
+// lost reports that a request has failed as a whole.
+func (s *supervisorctl) lost(verb string, err error) {
+	url := "unix://" + s.box.Socket()
+	var unreachable *api.UnreachableError
+	var refused *api.Error
+	switch {
+	case err == nil:
+		return
+	case errors.As(err, &unreachable) && errors.Is(err, fs.ErrNotExist):
+		s.fail(exitNotStarted, "%s no such file", url)
+	case errors.As(err, &unreachable) && errors.Is(err, syscall.ECONNREFUSED):
+		s.fail(exitUnreachable, "%s refused connection", url)
+	case api.CodeOf(err) == api.CodeShuttingDown:
+		s.fail(exitFailure, "ERROR: already shutting down")
+	case api.CodeOf(err) == api.CodeInvalid:
+		errors.As(err, &refused)
+		s.fail(exitFailure, "ERROR: CANT_REREAD: %s", describe(refused))
+	case errors.As(err, &refused):
+		s.fail(exitFailure, "error: %s", describe(refused))
+	default:
+		s.fail(exitFailure, "error: %s", printable(err.Error()))
+	}
+	if unreachable != nil && verb == "status" {
+		s.code = exitUnreachable
+	}
+}
+
+// chosen are the programs that a word on the command line stands for: a process, a group, or all.
+type chosen struct {
+	word     string // the group's name, if it is one
+	group    bool
+	programs []api.Program
+}
+
+func (c chosen) all() bool { return c.group && c.word == "all" }
+
+// choose reads names as supervisorctl does: NAME and GROUP:NAME are one process, GROUP: and GROUP:*
+// are a group. There are no globs and prefixes.
+func choose(programs []api.Program, words []string) []chosen {
+	if slices.Contains(words, "all") {
+		return []chosen{{word: "all", group: true, programs: programs}}
+	}
+	var out []chosen
+	for _, word := range words {
+		group, process, qualified := strings.Cut(word, ":")
+		c := chosen{word: word, group: qualified && (process == "" || process == "*")}
+		if c.group {
+			c.word = group
+		} else if !qualified {
+			process = group
+		}
+		for _, p := range programs {
+			if p.Group == group && (c.group || processName(p) == process) {
+				c.programs = append(c.programs, p)
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// processName is the name in its group: that of the group, or the number of the instance.
+func processName(p api.Program) string {
+	_, instance, isInstance := strings.Cut(p.Name, ":")
+	if !isInstance {
+		return p.Name
+	}
+	return instance
+}
+
+// read returns the state of the box, with the programs in supervisorctl's order.
+func (s *supervisorctl) read(ctx context.Context) (api.Status, error) {
+	status, err := s.box.Status(ctx)
+	slices.SortFunc(status.Programs, func(a, b api.Program) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(processName(a), processName(b)))
+	})
+	return status, err
+}
+
+// unknown says that there is no such group or process.
+func (s *supervisorctl) unknown(c chosen, code int) {
+	kind := "process"
+	if c.group {
+		kind = "group"
+	}
+	s.fail(code, "%s: ERROR (no such %s)", printable(c.word), kind)
+}
+
+func (s *supervisorctl) status(ctx context.Context, names []string) error {
+	status, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		names = []string{"all"}
+	}
+	var shown []api.Program
+	for _, c := range choose(status.Programs, names) {
+		if len(c.programs) == 0 && !c.all() {
+			s.unknown(c, exitUnreachable)
+		}
+		shown = append(shown, c.programs...)
+	}
+	fmt.Fprint(s.stdout, oldTable(shown, status.Time, time.Local))
+	if slices.ContainsFunc(shown, down) {
+		s.code = exitNotRunning
+	}
+	return nil
+}
+
+// down tells whether supervisorctl counts a program as not running. A oneshot that has completed and
+// a schedule between two runs do not count, unlike there: their state is as it should be.
+func down(p api.Program) bool {
+	return at(p, program.Stopped, program.Exited, program.Fatal) && !listing.AllRunning([]listing.Program{{Program: p}})
+}
+
+// at tells whether a program is in one of the states.
+func at(p api.Program, states ...program.State) bool {
+	return slices.ContainsFunc(states, func(s program.State) bool { return p.State == s.String() })
+}
+
+// oldTable is the table of supervisorctl's status.
+func oldTable(programs []api.Program, now time.Time, zone *time.Location) string {
+	width := 30
+	for _, p := range programs {
+		width = max(width, len(p.Name))
+	}
+	var b strings.Builder
+	for _, p := range programs {
+		fmt.Fprintf(&b, "%-*s%-10s%s\n", width+3, printable(p.Name), p.State, oldDescription(p, now, zone))
+	}
+	return b.String()
+}
+
+// oldDescription is the last column.
+func oldDescription(p api.Program, now time.Time, zone *time.Location) string {
+	switch {
+	case at(p, program.Running):
+		began := p.Since
+		if p.StartedAt != nil {
+			began = *p.StartedAt
+		}
+		return fmt.Sprintf("pid %d, uptime %s", p.PID, oldDuration(now.Sub(began)))
+	case at(p, program.Backoff, program.Fatal):
+		return printable(cmp.Or(p.Reason, fmt.Sprintf("unknown error (try %q)", "tail "+p.Name)))
+	case !at(p, program.Stopped, program.Exited):
+		return ""
+	case p.StartedAt == nil:
+		return "Not started"
+	}
+	ended := p.Since
+	if p.EndedAt != nil {
+		ended = *p.EndedAt
+	}
+	return ended.In(zone).Format("Jan 02 03:04 PM")
+}
+
+// oldDuration writes a duration as Python does: 1 day, 2:03:04.
+func oldDuration(d time.Duration) string {
+	n := int(max(d, 0) / time.Second)
+	text := fmt.Sprintf("%d:%02d:%02d", n/3600%24, n/60%60, n%60)
+	switch days := n / 86400; days {
+	case 0:
+		return text
+	case 1:
+		return "1 day, " + text
+	default:
+		return fmt.Sprintf("%d days, %s", days, text)
+	}
+}
+
+// act sends one request for all names, so that agentinit can keep the order of dependencies, and
+// then passes the outcome for each name to tell. Those of a group are listed in the order of start.
+func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(chosen),
+	request func(context.Context, api.ActionRequest) (api.ActionResult, error), tell func(chosen, api.Program, api.ProgramResult),
+) error {
+	status, err := s.box.Status(ctx)
+	if err != nil {
+		return err
+	}
+	targets := choose(status.Programs, words)
+	var req api.ActionRequest
+	for _, c := range targets {
+		for _, p := range c.programs {
+			req.Names = append(req.Names, p.Name)
+		}
+	}
+	results := make(map[string]api.ProgramResult)
+	if len(req.Names) > 0 {
+		result, err := request(ctx, req)
+		if err != nil {
+			return err
+		}
+		for _, r := range result.Results {
+			results[r.Name] = r
+		}
+		if result.Note != "" {
+			line(s.stderr, "%s", printable(result.Note))
+		}
+	}
+	for _, c := range targets {
+		if len(c.programs) == 0 && !c.all() {
+			unknown(c)
+		}
+		for _, p := range c.programs {
+			if r, concerned := results[p.Name]; concerned {
+				tell(c, p, r)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *supervisorctl) start(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		s.misused(exitArguments, "start", "start requires a process name")
+		return nil
+	}
+	return s.act(ctx, names, s.notStarted, s.box.Start, s.started)
+}
+
+func (s *supervisorctl) notStarted(c chosen) {
+	code := exitFailure
+	if c.group {
+		code = exitArguments
+	}
+	s.unknown(c, code)
+}
+
+// started tells the outcome of a start.
+func (s *supervisorctl) started(c chosen, p api.Program, r api.ProgramResult) {
+	switch {
+	case r.Error != nil:
+		why := "abnormal termination"
+		if r.Error.Code == api.CodeFailed {
+			why = "spawn error"
+		}
+		s.fail(exitNotStarted, "%s: ERROR (%s)", p.Name, why)
+		line(s.stderr, "%s", describe(r.Error))
+	case r.Changed:
+		line(s.stdout, "%s: started", p.Name)
+	case !c.group:
+		line(s.stdout, "%s: ERROR (already started)", p.Name)
+	}
+}
+
+func (s *supervisorctl) stop(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		s.misused(exitFailure, "stop", "stop requires a process name")
+		return nil
+	}
+	return s.act(ctx, names, func(c chosen) { s.unknown(c, exitFailure) }, s.box.Stop, func(c chosen, p api.Program, r api.ProgramResult) {
+		if r.Error != nil {
+			s.fail(exitFailure, "%s", describe(r.Error))
+			return
+		}
+		s.stopped(c, p, r.Changed)
+	})
+}
+
+func (s *supervisorctl) stopped(c chosen, p api.Program, changed bool) {
+	switch {
+	case changed:
+		line(s.stdout, "%s: stopped", p.Name)
+	case !c.group:
+		line(s.stdout, "%s: ERROR (not running)", p.Name)
+	}
+}
+
+// restart is one request, not a stop and a start: it also works from within a program that it
+// restarts, and a stop of its own could end the box.
+func (s *supervisorctl) restart(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		s.misused(exitFailure, "restart", "restart requires a process name")
+		return nil
+	}
+	again := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
+		if slices.Contains(names, "all") { // stops every program first, and runs no schedule
+			req = api.ActionRequest{All: true}
+		}
+		return s.box.Restart(ctx, req)
+	}
+	var starts []func()
+	err := s.act(ctx, names, func(c chosen) {
+		s.unknown(c, exitFailure)
+		starts = append(starts, func() { s.notStarted(c) })
+	}, again, func(c chosen, p api.Program, r api.ProgramResult) {
+		s.stopped(c, p, at(p, program.Running, program.Starting, program.Backoff))
+		starts = append(starts, func() { s.started(c, p, r) })
+	})
+	for _, tell := range starts {
+		tell()
+	}
+	return err
+}
+
+func (s *supervisorctl) signal(ctx context.Context, args []string) error {
+	if len(args) < 2 {
+		s.misused(exitFailure, "signal", "signal requires a signal name and a process name")
+		return nil
+	}
+	known := signalName(args[0])
+	send := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
+		if req.Signal = args[0]; known {
+			return s.box.Signal(ctx, req)
+		}
+		var none api.ActionResult
+		for _, name := range req.Names {
+			none.Results = append(none.Results, api.ProgramResult{Name: name})
+		}
+		return none, nil
+	}
+	return s.act(ctx, args[1:], func(c chosen) { s.unknown(c, exitFailure) }, send, func(c chosen, p api.Program, r api.ProgramResult) {
+		running := at(p, program.Running, program.Starting, program.Stopping)
+		switch {
+		case !running && c.group:
+		case !known:
+			s.fail(exitFailure, "%s: ERROR (bad signal name)", p.Name)
+		case !running:
+			s.fail(exitNotStarted, "%s: ERROR (not running)", p.Name)
+		case r.Error != nil:
+			s.fail(exitFailure, "%s", describe(r.Error))
+		default:
+			line(s.stdout, "%s: signalled", p.Name)
+		}
+	})
+}
+
+func (s *supervisorctl) pid(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		v, err := s.box.Version(ctx)
+		if err == nil {
+			line(s.stdout, "%d", v.PID)
+		}
+		return err
+	}
+	status, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range choose(status.Programs, names) {
+		if !c.all() && (c.group || len(c.programs) == 0) {
+			s.fail(exitFailure, "No such process %s", printable(c.word))
+			continue
+		}
+		for _, p := range c.programs {
+			line(s.stdout, "%d", p.PID)
+			if p.PID == 0 && !c.group {
+				s.code = exitNotStarted
+			}
+		}
+	}
+	return nil
+}
+
+func (s *supervisorctl) version(ctx context.Context, _ []string) error {
+	v, err := s.box.Version(ctx)
+	if err == nil {
+		line(s.stdout, "%s", printable(v.Version))
+	}
+	return err
+}
+
+func (s *supervisorctl) shutdown(ctx context.Context, _ []string) error {
+	if s.shell {
+		answer, _ := s.ask(ctx, "Really shut the remote supervisord process down y/N? ")
+		if !strings.HasPrefix(strings.ToLower(answer), "y") {
+			return nil
+		}
+	}
+	err := s.box.Shutdown(ctx, api.ShutdownRequest{})
+	if err == nil {
+		line(s.stdout, "Shut down")
+	}
+	return err
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// How many bytes supervisorctl shows of a log.
+const (
+	tailBytes   = 1600
+	followBytes = 1024 // of the past, with -f
+)
+
+// tail shows the end of what a program printed, with control characters escaped.
+func (s *supervisorctl) tail(ctx context.Context, args []string) error {
+	name, stream, bytes, follow, bad := tailArguments(args)
+	switch bad {
+	case "":
+	case "too few arguments", "too many arguments":
+		s.misused(exitFailure, "tail", "%s", bad)
+		return nil
+	default:
+		s.fail(exitFailure, "Error: %s", printable(bad))
+		return nil
+	}
+	status, err := s.box.Status(ctx)
+	if err != nil {
+		return err
+	}
+	c := choose(status.Programs, []string{name})[0]
+	if c.group || len(c.programs) == 0 {
+		s.fail(exitFailure, "%s: ERROR (no such process name)", printable(name))
+		return nil
+	}
+	q := api.LogQuery{Names: []string{c.programs[0].Name}, Stream: stream, Lines: bytes} // a line has at least its newline
+	var past strings.Builder
+	cursor := ""
+	if err := s.box.Logs(ctx, q, func(l api.LogLine) error {
+		past.WriteString(tailLine(l))
+		cursor = cmp.Or(l.Cursor, cursor)
+		return nil
+	}); err != nil {
+		return err
+	}
+	text := past.String()
+	if bytes > 0 {
+		text = text[max(0, len(text)-bytes):]
+	}
+	if !follow {
+		line(s.stdout, "%s", printableLines(text))
+		return nil
+	}
+	fmt.Fprintf(s.stdout, "==> Press Ctrl-C to exit <==\n%s", printableLines(text))
+	q.Lines, q.After, q.Follow = 0, cursor, true
+	err = s.box.Logs(ctx, q, func(l api.LogLine) error {
+		_, err := fmt.Fprint(s.stdout, printableLines(tailLine(l)))
+		return err
+	})
+	if ctx.Err() != nil {
+		line(s.stdout, "")
+		return nil
+	}
+	return err
+}
+
+// tailArguments reads [-f|-N] NAME [stdout|stderr]. bad says what is wrong.
+func tailArguments(args []string) (name, stream string, bytes int, follow bool, bad string) {
+	switch {
+	case len(args) == 0:
+		return "", "", 0, false, "too few arguments"
+	case len(args) > 3:
+		return "", "", 0, false, "too many arguments"
+	}
+	bytes = tailBytes
+	modifier, modified := strings.CutPrefix(args[0], "-")
+	if modified {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return "", "", 0, false, "tail requires process name"
+	}
+	name, stream = args[0], "stdout"
+	if len(args) > 1 {
+		stream = strings.ToLower(args[len(args)-1])
+	}
+	if stream != "stdout" && stream != "stderr" {
+		return "", "", 0, false, "bad channel '" + stream + "'"
+	}
+	if modifier == "f" {
+		return name, stream, followBytes, true, ""
+	}
+	if modified {
+		var err error
+		if bytes, err = strconv.Atoi(modifier); err != nil || bytes < 0 {
+			return "", "", 0, false, "bad argument -" + modifier
+		}
+	}
+	return name, stream, bytes, false, ""
+}
+
+// tailLine is a line as it was in the output.
+func tailLine(l api.LogLine) string {
+	if l.Truncated { // it goes on in the next one
+		return string(l.Bytes())
+	}
+	return string(l.Bytes()) + "\n"
+}
+
+// printableLines keeps the newlines and escapes the other control characters.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		lines[i] = printable(l)
+	}
+	return strings.Join(lines, "\n")
+}
