@@ -47,54 +47,34 @@ type supervisorctl struct {
 
 // oldVerb is a command of supervisorctl.
 type oldVerb struct {
-	name  string
-	run   func(context.Context, []string) error
-	bare  bool // it accepts no arguments
-	usage string
+	name     string
+	run      func(context.Context, []string) error
+	min, max int    // arguments
+	needs    string // what the first arguments are
+	usage    string
 }
 
+const many = 1 << 20 // no limit of arguments
+
 func (s *supervisorctl) table() []oldVerb {
+	const names = "<name>...|<gname>:*|all"
+	quit := func(context.Context, []string) error { return nil } // the shell does it
 	return []oldVerb{
-		{"avail", s.avail, true, "avail\t\t\tDisplay all configured processes"},
-		{"exit", nil, false, "exit\tExit the supervisor shell."},
-		{"help", s.help, false, "help\t\tPrint a list of available actions\nhelp <action>\tPrint help for <action>"},
-		{"pid", s.pid, false, `pid			Get the PID of supervisord.
-pid <name>		Get the PID of a single child process by name.
-pid all			Get the PID of every child process, one per line.`},
-		{"quit", nil, false, "quit\tExit the supervisor shell."},
-		{"reread", s.reread, true, "reread \t\t\tReload the daemon's configuration files without add/remove"},
-		{"restart", s.restart, false, `restart <name>		Restart a process
-restart <gname>:*	Restart all processes in a group
-restart <name> <name>	Restart multiple processes or groups
-restart all		Restart all processes
-Note: restart does not reread config files. For that, see reread and update.`},
-		{"shutdown", s.shutdown, true, "shutdown \tShut the remote supervisord down."},
-		{"signal", s.signal, false, `signal <signal name> <name>		Signal a process
-signal <signal name> <gname>:*		Signal all processes in a group
-signal <signal name> <name> <name>	Signal multiple processes or groups
-signal <signal name> all		Signal all processes`},
-		{"start", s.start, false, `start <name>		Start a process
-start <gname>:*		Start all processes in a group
-start <name> <name>	Start multiple processes or groups
-start all		Start all processes`},
-		{"status", s.status, false, `status <name>		Get status for a single process
-status <gname>:*	Get status for all processes in a group
-status <name> <name>	Get status for multiple named processes
-status			Get all process status info`},
-		{"stop", s.stop, false, `stop <name>		Stop a process
-stop <gname>:*		Stop all processes in a group
-stop <name> <name>	Stop multiple processes or groups
-stop all		Stop all processes`},
-		{"tail", s.tail, false, `tail [-f] <name> [stdout|stderr] (default stdout)
-Ex:
-tail -f <name>		Continuous tail of named process stdout
-			Ctrl-C to exit.
-tail -100 <name>	last 100 *bytes* of process stdout
-tail <name> stderr	last 1600 *bytes* of process stderr`},
-		{"update", s.update, false, `update			Reload config and add/remove as necessary, and will restart affected programs
-update all		Reload config and add/remove as necessary, and will restart affected programs
-update <gname> [...]	Update specific groups`},
-		{"version", s.version, true, "version\t\t\tShow the version of the remote supervisord process"},
+		{"avail", s.avail, 0, 0, "", "\tthe programs of the manifest"},
+		{"exit", quit, 0, many, "", "\tend the shell"},
+		{"help", s.help, 0, many, "", "[<action>]"},
+		{"pid", s.pid, 0, many, "", "[<name>...|all]\twithout a name that of agentinit"},
+		{"quit", quit, 0, many, "", "\tend the shell"},
+		{"reread", s.reread, 0, 0, "", "\tsay what update would change"},
+		{"restart", s.restart, 1, many, "a process name", names + "\twith the manifest in force"},
+		{"shutdown", s.shutdown, 0, 0, "", "\tstop all programs and end agentinit"},
+		{"signal", s.signal, 2, many, "a signal name and a process name", "<signal name> " + names},
+		{"start", s.start, 1, many, "a process name", names},
+		{"status", s.status, 0, many, "", "[" + names + "]"},
+		{"stop", s.stop, 1, many, "a process name", names},
+		{"tail", s.tail, 1, 3, "a process name", "[-f|-<bytes>] <name> [stdout|stderr]"},
+		{"update", s.update, 0, many, "", "[<gname>...|all]\tread the manifest again and carry out the difference"},
+		{"version", s.version, 0, 0, "", "\tthe version of agentinit"},
 	}
 }
 
@@ -186,15 +166,17 @@ func (s *supervisorctl) interact(ctx context.Context) {
 		// A signal ends the command, such as tail -f, and at the prompt the shell.
 		signalled, stop := untilSignal(ctx)
 		s.do(signalled, words)
+		ended := terminated(signalled)
 		stop()
+		if ended {
+			break
+		}
 		prompted, stop := untilSignal(ctx)
 		var text string
 		text, more = s.ask(prompted, "supervisor> ")
 		stop()
 		words = strings.Fields(text)
-		if len(words) > 0 && (words[0] == "exit" || words[0] == "quit") {
-			more = false
-		}
+		more = more && (len(words) == 0 || words[0] != "exit" && words[0] != "quit")
 	}
 	line(s.stdout, "")
 	s.code = exitOK
@@ -217,54 +199,66 @@ func (s *supervisorctl) do(ctx context.Context, words []string) {
 		return
 	}
 	name, args := words[0], words[1:]
-	i := slices.IndexFunc(s.verbs, func(v oldVerb) bool { return v.name == name })
+	verb, known := s.verb(name)
 	switch {
 	case slices.Contains(absentVerbs, name):
 		s.fail(exitFailure, "ERROR: agentinit has no %s; %s", name, foreignHint(name))
-	case i < 0:
+	case !known:
 		s.fail(exitFailure, "*** Unknown syntax: %s", printable(strings.Join(words, " ")))
-	case s.verbs[i].bare && len(args) > 0:
-		s.misused(exitFailure, name, "%s accepts no arguments", name)
-	case s.verbs[i].run == nil: // exit outside the shell
-		line(s.stdout, "")
+	case len(args) >= verb.min && len(args) <= verb.max:
+		s.lost(name, verb.run(ctx, args))
 	default:
-		s.lost(name, s.verbs[i].run(ctx, args))
+		s.misused(verb, len(args))
 	}
 }
+
+func (s *supervisorctl) verb(name string) (oldVerb, bool) {
+	i := slices.IndexFunc(s.verbs, func(v oldVerb) bool { return v.name == name })
+	if i < 0 {
+		return oldVerb{}, false
+	}
+	return s.verbs[i], true
+}
+
+// misused says how a command is written.
+func (s *supervisorctl) misused(v oldVerb, args int) {
+	s.code = exitFailure
+	switch {
+	case args < v.min:
+		line(s.stdout, "Error: %s requires %s", v.name, v.needs)
+		if v.name == "start" {
+			s.code = exitArguments
+		}
+	case v.max == 0:
+		line(s.stdout, "Error: %s accepts no arguments", v.name)
+	default:
+		line(s.stdout, "Error: too many arguments")
+	}
+	s.explain(v)
+}
+
+func (s *supervisorctl) explain(v oldVerb) { line(s.stdout, "%s %s", v.name, v.usage) }
 
 func (s *supervisorctl) fail(code int, format string, args ...any) {
 	line(s.stdout, format, args...)
 	s.code = code
 }
 
-// misused says how a command is written.
-func (s *supervisorctl) misused(code int, verb, format string, args ...any) {
-	s.fail(code, "Error: "+format, args...)
-	s.explain(verb)
-}
-
-func (s *supervisorctl) explain(verb string) {
-	for _, v := range s.verbs {
-		if v.name == verb {
-			line(s.stdout, "%s", v.usage)
-		}
-	}
-}
-
 func (s *supervisorctl) help(_ context.Context, args []string) error {
-	if len(args) > 0 {
-		verb := strings.Join(args, " ")
-		if !slices.ContainsFunc(s.verbs, func(v oldVerb) bool { return v.name == verb }) {
-			line(s.stdout, "*** No help on %s", printable(verb))
+	if len(args) == 0 {
+		line(s.stdout, "\ndefault commands (type help <topic>):\n=====================================")
+		for _, v := range s.verbs {
+			s.explain(v)
 		}
-		s.explain(verb)
-		return nil
+		line(s.stdout, "")
 	}
-	line(s.stdout, "\ndefault commands (type help <topic>):\n=====================================")
-	for _, v := range s.verbs {
-		line(s.stdout, "%s", v.name)
+	for _, name := range args {
+		if v, known := s.verb(name); known {
+			s.explain(v)
+		} else {
+			line(s.stdout, "*** No help on %s", printable(name))
+		}
 	}
-	line(s.stdout, "")
 	return nil
 }
 
@@ -482,10 +476,6 @@ func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(ch
 }
 
 func (s *supervisorctl) start(ctx context.Context, names []string) error {
-	if len(names) == 0 {
-		s.misused(exitArguments, "start", "start requires a process name")
-		return nil
-	}
 	return s.act(ctx, names, s.notStarted, s.box.Start, s.started)
 }
 
@@ -515,10 +505,6 @@ func (s *supervisorctl) started(c chosen, p api.Program, r api.ProgramResult) {
 }
 
 func (s *supervisorctl) stop(ctx context.Context, names []string) error {
-	if len(names) == 0 {
-		s.misused(exitFailure, "stop", "stop requires a process name")
-		return nil
-	}
 	return s.act(ctx, names, func(c chosen) { s.unknown(c, exitFailure) }, s.box.Stop, func(c chosen, p api.Program, r api.ProgramResult) {
 		if r.Error != nil {
 			s.fail(exitFailure, "%s", describe(r.Error))
@@ -540,10 +526,6 @@ func (s *supervisorctl) stopped(c chosen, p api.Program, changed bool) {
 // restart is one request, not a stop and a start: it also works from within a program that it
 // restarts, and a stop of its own could end the box.
 func (s *supervisorctl) restart(ctx context.Context, names []string) error {
-	if len(names) == 0 {
-		s.misused(exitFailure, "restart", "restart requires a process name")
-		return nil
-	}
 	again := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
 		if slices.Contains(names, "all") { // stops every program first, and runs no schedule
 			req = api.ActionRequest{All: true}
@@ -565,10 +547,6 @@ func (s *supervisorctl) restart(ctx context.Context, names []string) error {
 }
 
 func (s *supervisorctl) signal(ctx context.Context, args []string) error {
-	if len(args) < 2 {
-		s.misused(exitFailure, "signal", "signal requires a signal name and a process name")
-		return nil
-	}
 	known := signalName(args[0])
 	send := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
 		if req.Signal = args[0]; known {

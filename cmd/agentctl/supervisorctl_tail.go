@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,14 +19,9 @@ const (
 
 // tail shows the end of what a program printed, with control characters escaped.
 func (s *supervisorctl) tail(ctx context.Context, args []string) error {
-	name, stream, bytes, follow, bad := tailArguments(args)
-	switch bad {
-	case "":
-	case "too few arguments", "too many arguments":
-		s.misused(exitFailure, "tail", "%s", bad)
-		return nil
-	default:
-		s.fail(exitFailure, "Error: %s", printable(bad))
+	name, stream, bytes, follow, err := tailArguments(args)
+	if err != nil {
+		s.fail(exitFailure, "Error: %s", printable(err.Error()))
 		return nil
 	}
 	status, err := s.box.Status(ctx)
@@ -68,39 +64,31 @@ func (s *supervisorctl) tail(ctx context.Context, args []string) error {
 	return err
 }
 
-// tailArguments reads [-f|-N] NAME [stdout|stderr]. bad says what is wrong.
-func tailArguments(args []string) (name, stream string, bytes int, follow bool, bad string) {
-	switch {
-	case len(args) == 0:
-		return "", "", 0, false, "too few arguments"
-	case len(args) > 3:
-		return "", "", 0, false, "too many arguments"
-	}
-	bytes = tailBytes
+// tailArguments reads [-f|-N] NAME [stdout|stderr].
+func tailArguments(args []string) (name, stream string, bytes int, follow bool, err error) {
 	modifier, modified := strings.CutPrefix(args[0], "-")
 	if modified {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return "", "", 0, false, "tail requires process name"
+		return "", "", 0, false, errors.New("tail requires process name")
 	}
-	name, stream = args[0], "stdout"
+	name, stream, bytes, follow = args[0], "stdout", tailBytes, modifier == "f"
 	if len(args) > 1 {
 		stream = strings.ToLower(args[len(args)-1])
 	}
-	if stream != "stdout" && stream != "stderr" {
-		return "", "", 0, false, "bad channel '" + stream + "'"
-	}
-	if modifier == "f" {
-		return name, stream, followBytes, true, ""
-	}
-	if modified {
-		var err error
+	switch {
+	case follow:
+		bytes = followBytes
+	case modified:
 		if bytes, err = strconv.Atoi(modifier); err != nil || bytes < 0 {
-			return "", "", 0, false, "bad argument -" + modifier
+			return "", "", 0, false, fmt.Errorf("bad argument -%s", modifier)
 		}
 	}
-	return name, stream, bytes, false, ""
+	if stream != "stdout" && stream != "stderr" {
+		return "", "", 0, false, fmt.Errorf("bad channel '%s'", stream)
+	}
+	return name, stream, bytes, follow, nil
 }
 
 // tailLine is a line as it was in the output.
