@@ -97,7 +97,7 @@ func (c *cli) runSupervisorctl(ctx context.Context, args []string, stdout io.Wri
 		line(out, "%s", supervisorctlUsage)
 	case len(words) > 0:
 		commandContext, stop := untilSignal(ctx)
-		s.do(commandContext, words)
+		s.do(commandContext, strings.Fields(strings.Join(words, " "))) // also 'restart web' as one argument
 		stop()
 	default:
 		s.interact(ctx)

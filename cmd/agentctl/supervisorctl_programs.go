@@ -193,6 +193,7 @@ func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(ch
 		for _, p := range c.programs {
 			if r, concerned := results[p.Name]; concerned {
 				tell(c, p, r)
+				delete(results, p.Name) // a program that is named twice has one outcome
 			}
 		}
 	}
@@ -274,7 +275,11 @@ func (s *supervisorctl) signal(ctx context.Context, args []string) error {
 	known := signalName(args[0])
 	send := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
 		if req.Signal = args[0]; known {
-			return s.box.Signal(ctx, req)
+			result, err := s.box.Signal(ctx, req)
+			if api.CodeOf(err) != api.CodeBadRequest {
+				return result, err
+			}
+			known = false // a number that is too high
 		}
 		var none api.ActionResult
 		for _, name := range req.Names {
