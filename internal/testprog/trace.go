@@ -35,9 +35,17 @@ func trace(args []string) error {
 	}
 	fmt.Println("seized")
 	if has(args, "wait") {
-		var status unix.WaitStatus
-		if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
-			return err
+		for {
+			var status unix.WaitStatus
+			if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
+				return err
+			}
+			if !status.Stopped() {
+				break
+			}
+			// A signal, such as those of a Go runtime to itself, stops a traced process until its tracer
+			// lets it go on.
+			_ = unix.PtraceCont(pid, int(status.StopSignal())) // fails if it was killed meanwhile
 		}
 		fmt.Println("waited")
 	}
