@@ -214,17 +214,22 @@ func (c *cli) printApply(r api.ApplyResult, all bool) {
 	if unchanged > 0 && !all {
 		line(c.stdout, "unchanged: %d", unchanged)
 	}
-	for _, w := range r.Warnings {
-		line(c.stderr, "%s", printable(w.String()))
-	}
-	if len(r.NextBoot) > 0 {
-		line(c.stderr, "not before the next boot: %s", printable(strings.Join(r.NextBoot, ", ")))
-	}
+	c.remark(r)
 	if r.RolledBack {
 		line(c.stderr, "rolled back: %s", printable(r.Reason))
 	}
 	if r.DryRun {
 		line(c.stdout, "dry run: nothing has been changed")
+	}
+}
+
+// remark prints the warnings of an apply, and what it leaves for the next boot.
+func (c *cli) remark(r api.ApplyResult) {
+	for _, w := range r.Warnings {
+		line(c.stderr, "%s", printable(w.String()))
+	}
+	if len(r.NextBoot) > 0 {
+		line(c.stderr, "not before the next boot: %s", printable(strings.Join(r.NextBoot, ", ")))
 	}
 }
 

@@ -108,9 +108,14 @@ func (c *cli) tidy(text string) string {
 	if _, tty := terminal(c.stdout); !tty {
 		return text
 	}
+	return printableLines(text)
+}
+
+// printableLines is printable for each line of a text; its newlines stay.
+func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = printable(lines[i])
+	for i, l := range lines {
+		lines[i] = printable(l)
 	}
 	return strings.Join(lines, "\n")
 }

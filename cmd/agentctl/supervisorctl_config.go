@@ -86,16 +86,6 @@ func (s *supervisorctl) reread(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// remark prints on stderr what supervisorctl would not print.
-func (s *supervisorctl) remark(r api.ApplyResult) {
-	for _, w := range r.Warnings {
-		line(s.stderr, "%s", printable(w.String()))
-	}
-	if len(r.NextBoot) > 0 {
-		line(s.stderr, "not before the next boot: %s", printable(strings.Join(r.NextBoot, ", ")))
-	}
-}
-
 func (s *supervisorctl) update(ctx context.Context, names []string) error {
 	if len(names) > 0 && !slices.Contains(names, "all") {
 		if only, err := s.differOnly(ctx, names); err != nil || !only {

@@ -98,12 +98,3 @@ func tailLine(l api.LogLine) string {
 	}
 	return string(l.Bytes()) + "\n"
 }
-
-// printableLines keeps the newlines and escapes the other control characters.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, l := range lines {
-		lines[i] = printable(l)
-	}
-	return strings.Join(lines, "\n")
-}
