@@ -353,11 +353,7 @@ func (f *actionFollower) message(ctx context.Context) ([]byte, error) {
 	}
 	late := time.AfterFunc(bodyLimit, cancel)
 	defer late.Stop()
-	data, err := io.ReadAll(&heldReader{r, f.q})
-	if errors.Is(err, errHeldBodies) {
-		err = adapters.Unavailable(nil, "%v", errHeldBodies)
-	}
-	return data, err
+	return io.ReadAll(&heldReader{r, f.q})
 }
 
 func (f *actionFollower) obey(data []byte) map[string]any {

@@ -48,7 +48,7 @@ type heldReader struct {
 func (h *heldReader) Read(p []byte) (int, error) {
 	n, err := h.r.Read(p)
 	if n > 0 && !h.q.s.held.take(int64(n)) {
-		return 0, errHeldBodies
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%w", errHeldBodies)
 	}
 	h.q.held += int64(n)
 	return n, err
@@ -61,14 +61,29 @@ const (
 	maxUnsent   = 32 << 20 // bytes of answers that are not sent yet
 )
 
+// gate bounds how many requests do something at once.
+type gate chan struct{}
+
+// enter waits for a place. A caller that has got one gives it back with leave.
+func (g gate) enter(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g gate) leave() { <-g }
+
 // largeAnswers limits the memory of large answers.
 type largeAnswers struct {
-	encoding chan struct{}
+	encoding gate
 	unsent   atomic.Int64
 }
 
 func newLargeAnswers() *largeAnswers {
-	return &largeAnswers{encoding: make(chan struct{}, maxEncoding)}
+	return &largeAnswers{encoding: make(gate, maxEncoding)}
 }
 
 // take counts the bytes of an answer until they are released. One answer alone may have any size.
@@ -104,12 +119,10 @@ func (q *request) encode(v any) ([]byte, error) {
 }
 
 func (l *largeAnswers) encode(ctx context.Context, v any) ([]byte, error) {
-	select {
-	case l.encoding <- struct{}{}:
-		defer func() { <-l.encoding }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := l.encoding.enter(ctx); err != nil {
+		return nil, err
 	}
+	defer l.encoding.leave()
 	return encode(v)
 }
 

@@ -85,7 +85,7 @@ func (q *request) whole(limit int64) ([]byte, error) {
 
 func bodyError(err error, limit int64) error {
 	if errors.Is(err, errHeldBodies) {
-		return adapters.Unavailable(nil, "%v", errHeldBodies)
+		return err
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return adapters.TooLarge("body", limit, -1)
@@ -141,12 +141,10 @@ const (
 // unmarshal reads the JSON object of a body into out.
 func (q *request) unmarshal(raw []byte, out any) error {
 	if len(raw) > smallBody {
-		select {
-		case q.s.decoding <- struct{}{}:
-			defer func() { <-q.s.decoding }()
-		case <-q.Context().Done():
-			return q.Context().Err()
+		if err := q.s.decoding.enter(q.Context()); err != nil {
+			return err
 		}
+		defer q.s.decoding.leave()
 	}
 	return unmarshal(raw, out)
 }

@@ -85,14 +85,13 @@ const maxStreams = 400
 
 // Server serves the API. Several listeners may use its handler at once.
 type Server struct {
-	cfg     Config
-	router  func() chi.Router // makes the router at the first call
-	started time.Time
-	limits  *rate.Callers[string]
-	tickets tickets
-	held    heldBodies
-	// decoding has an element for each large body that is being decoded.
-	decoding chan struct{}
+	cfg      Config
+	router   func() chi.Router // makes the router at the first call
+	started  time.Time
+	limits   *rate.Callers[string]
+	tickets  tickets
+	held     heldBodies
+	decoding gate // of large bodies
 	// answers limits large answers, answersOfAgents those to agents.
 	answers, answersOfAgents *largeAnswers
 	actions                  *actions // recent actions of agents
@@ -118,7 +117,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
-		decoding: make(chan struct{}, maxDecoding), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
+		decoding: make(gate, maxDecoding), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
