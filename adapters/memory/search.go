@@ -312,34 +312,30 @@ func (q *search) fetch(ctx context.Context, sp space, list []candidate) (map[int
 // that the search should start again. In the last round such an entry is scored again, or left out.
 func (q *search) read(ctx context.Context, sp space, list []candidate, last bool) (hits []adapters.Hit, changed bool, err error) {
 	hits = make([]adapters.Hit, 0, len(list))
-	size := 0
-reading:
-	for part := range slices.Chunk(list, readAtOnce) {
-		byID, err := q.fetch(ctx, sp, part)
-		if err != nil {
-			return nil, false, err
+	var byID map[int64]row // of the candidates that were read last
+	for i, size := 0, 0; i < len(list) && size < maxHitBytes; i++ {
+		if i%readAtOnce == 0 {
+			if byID, err = q.fetch(ctx, sp, list[i:min(i+readAtOnce, len(list))]); err != nil {
+				return nil, false, err
+			}
 		}
-		for _, c := range part {
-			if size >= maxHitBytes {
-				break reading
+		c := list[i]
+		r, ok := byID[c.id]
+		if !ok || c.rev >= 0 && r.rev != c.rev {
+			if !last {
+				q.s.stale(sp, ok)
+				return nil, true, nil
 			}
-			r, ok := byID[c.id]
-			if !ok || c.rev >= 0 && r.rev != c.rev {
-				if !last {
-					q.s.stale(sp, ok)
-					return nil, true, nil
-				}
-				if !ok || q.opt.Mode != adapters.ModeVector || len(r.vec) != len(q.vec) {
-					continue
-				}
-				c.score = cosine(q.vec, r.vec)
-			}
-			if q.opt.MinScore != nil && c.score < *q.opt.MinScore {
+			if !ok || q.opt.Mode != adapters.ModeVector || len(r.vec) != len(q.vec) {
 				continue
 			}
-			hits = append(hits, adapters.Hit{Score: c.score, Key: r.key, Value: r.value, Metadata: json.RawMessage(r.metadata)})
-			size += len(r.value) + len(r.metadata)
+			c.score = cosine(q.vec, r.vec)
 		}
+		if q.opt.MinScore != nil && c.score < *q.opt.MinScore {
+			continue
+		}
+		hits = append(hits, adapters.Hit{Score: c.score, Key: r.key, Value: r.value, Metadata: json.RawMessage(r.metadata)})
+		size += len(r.value) + len(r.metadata)
 	}
 	slices.SortStableFunc(hits, func(a, b adapters.Hit) int {
 		return better(candidate{key: a.Key, score: a.Score}, candidate{key: b.Key, score: b.Score})
