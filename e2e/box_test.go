@@ -512,7 +512,7 @@ func descendants(pid int) (all []int) {
 	return all
 }
 
-// zombies counts the dead among the processes that nobody has reaped.
+// zombies counts those of the processes that have ended and were not reaped.
 func zombies(pids []int) (n int) {
 	for _, p := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))

@@ -134,6 +134,23 @@ func TestNoReceiptIsLostByKill(t *testing.T) {
 	}
 }
 
+// closed disconnects l and returns the only file of its journal, with its text.
+func closed(t *testing.T, l *Local, dir string) (file string, text []byte) {
+	t.Helper()
+	if err := l.Disconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	text, err = os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files[0], text
+}
+
 func TestTornLinesAreSkippedCountedAndKeptApart(t *testing.T) {
 	dir := t.TempDir()
 	l := start(t, LocalConfig{Dir: dir})
@@ -142,20 +159,10 @@ func TestTornLinesAreSkippedCountedAndKeptApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := l.Disconnect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	whole, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, whole := closed(t, l, dir)
 	last := strings.LastIndex(strings.TrimSuffix(string(whole), "\n"), "\n") + 1
 	for cut := last; cut < len(whole); cut += 7 {
-		if err := os.WriteFile(files[0], whole[:cut], 0o600); err != nil {
+		if err := os.WriteFile(file, whole[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
 		l := newLocal(t, LocalConfig{Dir: dir})
@@ -189,19 +196,9 @@ func TestForgedLinesAreSkipped(t *testing.T) {
 	if _, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "first"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Disconnect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	whole, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, whole := closed(t, l, dir)
 	forged := fmt.Sprintf("{\"seq\":%d,\"kind\":\"x\"}\n", uint64(math.MaxUint64)) + `{"seq":2,"kind":"x\ndata: {}\n"}` + "\n"
-	if err := os.WriteFile(files[0], append(whole, forged...), 0o600); err != nil {
+	if err := os.WriteFile(file, append(whole, forged...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l = start(t, LocalConfig{Dir: dir})
