@@ -199,14 +199,14 @@ func compileGrep(pattern string) (*regexp.Regexp, error) {
 	if len(pattern) > maxGrep {
 		return nil, api.Errorf(api.CodeBadRequest, "grep is longer than %d bytes", maxGrep)
 	}
+	var re *regexp.Regexp
 	tree, err := syntax.Parse(pattern, syntax.Perl) // as regexp.Compile does
-	if err != nil {
-		return nil, api.Errorf(api.CodeBadRequest, "grep is not a regular expression: %v", err)
+	if err == nil {
+		if n := states(tree); n > maxStates {
+			return nil, api.Errorf(api.CodeBadRequest, "grep has %d parts if its repetitions such as x{9} are written out; at most %d are searched for", n, maxStates)
+		}
+		re, err = regexp.Compile(pattern)
 	}
-	if n := states(tree); n > maxStates {
-		return nil, api.Errorf(api.CodeBadRequest, "grep has %d parts if its repetitions such as x{9} are written out; at most %d are searched for", n, maxStates)
-	}
-	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, api.Errorf(api.CodeBadRequest, "grep is not a regular expression: %v", err)
 	}
