@@ -114,9 +114,9 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 	})
 }
 
-// announceRelays tells others which outside relays the box uses. An address with a password or a
-// token is not told: others could not use it, and the box's own relay has no address that the box
-// knows to hold for others.
+// announceRelays tells others which outside relays the box uses. It leaves out addresses with a
+// password or a token, which others could not use, and the box's own relay: the box does not know at
+// which address others reach that.
 func (b *box) announceRelays(ctx context.Context, p *pool.Pool, signer *identity.Signer) {
 	var uses []announce.Use
 	for _, r := range b.boot.MeshRelays() {
