@@ -29,14 +29,14 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
 	"cmd/agentctl/supervisord": {"schema", "schema/rules", "internal/escape"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
+	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
@@ -46,8 +46,9 @@ var arrows = map[string][]string{
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
-	"supervisor/control/listing": {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
-	"supervisor/proc/filter":     {},
+	"supervisor/control/listing":     {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
+	"supervisor/control/supervisord": {"supervisor/control/api", "supervisor/program", "internal/escape"},
+	"supervisor/proc/filter":         {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
 	"supervisor/control/controltest": {

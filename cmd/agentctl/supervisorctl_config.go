@@ -3,12 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 )
 
 // avail lists the programs of the manifest in force. A manifest that is not applied yet does not
@@ -18,17 +18,14 @@ func (s *supervisorctl) avail(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(status.Programs, func(a, b api.Program) int { return cmp.Compare(processName(a), processName(b)) })
+	slices.SortStableFunc(status.Programs, func(a, b api.Program) int { return cmp.Compare(supervisord.ProcessName(a), supervisord.ProcessName(b)) })
 	for _, p := range status.Programs {
 		detail, err := s.box.Program(ctx, p.Name)
 		if err != nil {
 			return err
 		}
-		var spec struct {
-			Priority  int  `json:"priority"`
-			Autostart bool `json:"autostart"`
-		}
-		if err := json.Unmarshal(detail.Spec, &spec); err != nil {
+		spec, err := supervisord.ModeOf(detail)
+		if err != nil {
 			return err
 		}
 		mode := "manual"

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,68 +9,38 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// chosen are the programs that a word on the command line stands for: a process, a group, or all.
-type chosen struct {
-	word     string // the group's name, if it is one
-	group    bool
-	programs []api.Program
-}
-
-func (c chosen) all() bool { return c.group && c.word == "all" }
-
-// choose reads names as supervisorctl does: NAME and GROUP:NAME are one process, GROUP: and GROUP:*
-// are a group. There are no globs and prefixes.
-func choose(programs []api.Program, words []string) []chosen {
+// choose reads names as supervisorctl does; all stands for every program.
+func choose(programs []api.Program, words []string) []supervisord.Chosen {
 	if slices.Contains(words, "all") {
-		return []chosen{{word: "all", group: true, programs: programs}}
+		return []supervisord.Chosen{{Word: "all", Group: true, Programs: programs}}
 	}
-	var out []chosen
+	var out []supervisord.Chosen
 	for _, word := range words {
-		group, process, qualified := strings.Cut(word, ":")
-		c := chosen{word: word, group: qualified && (process == "" || process == "*")}
-		if c.group {
-			c.word = group
-		} else if !qualified {
-			process = group
-		}
-		for _, p := range programs {
-			if p.Group == group && (c.group || processName(p) == process) {
-				c.programs = append(c.programs, p)
-			}
-		}
-		out = append(out, c)
+		out = append(out, supervisord.Choose(programs, word))
 	}
 	return out
 }
 
-// processName is the name in its group: that of the group, or the number of the instance.
-func processName(p api.Program) string {
-	_, instance, isInstance := strings.Cut(p.Name, ":")
-	if !isInstance {
-		return p.Name
-	}
-	return instance
-}
+func isAll(c supervisord.Chosen) bool { return c.Group && c.Word == "all" }
 
 // read returns the state of the box, with the programs in supervisorctl's order.
 func (s *supervisorctl) read(ctx context.Context) (api.Status, error) {
 	status, err := s.box.Status(ctx)
-	slices.SortFunc(status.Programs, func(a, b api.Program) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(processName(a), processName(b)))
-	})
+	supervisord.Sort(status.Programs)
 	return status, err
 }
 
 // unknown says that there is no such group or process.
-func (s *supervisorctl) unknown(c chosen, code int) {
+func (s *supervisorctl) unknown(c supervisord.Chosen, code int) {
 	kind := "process"
-	if c.group {
+	if c.Group {
 		kind = "group"
 	}
-	s.fail(code, "%s: ERROR (no such %s)", printable(c.word), kind)
+	s.fail(code, "%s: ERROR (no such %s)", printable(c.Word), kind)
 }
 
 func (s *supervisorctl) status(ctx context.Context, names []string) error {
@@ -84,10 +53,10 @@ func (s *supervisorctl) status(ctx context.Context, names []string) error {
 	}
 	var shown []api.Program
 	for _, c := range choose(status.Programs, names) {
-		if len(c.programs) == 0 && !c.all() {
+		if len(c.Programs) == 0 && !isAll(c) {
 			s.unknown(c, exitUnreachable)
 		}
-		shown = append(shown, c.programs...)
+		shown = append(shown, c.Programs...)
 	}
 	fmt.Fprint(s.stdout, oldTable(shown, status.Time, time.Local))
 	if slices.ContainsFunc(shown, down) {
@@ -99,12 +68,7 @@ func (s *supervisorctl) status(ctx context.Context, names []string) error {
 // down tells whether supervisorctl counts a program as not running. A oneshot that has completed and
 // a schedule between two runs do not count, unlike there: their state is as it should be.
 func down(p api.Program) bool {
-	return at(p, program.Stopped, program.Exited, program.Fatal) && !listing.AllRunning([]listing.Program{{Program: p}})
-}
-
-// at tells whether a program is in one of the states.
-func at(p api.Program, states ...program.State) bool {
-	return slices.ContainsFunc(states, func(s program.State) bool { return p.State == s.String() })
+	return supervisord.At(p, program.Stopped, program.Exited, program.Fatal) && !listing.AllRunning([]listing.Program{{Program: p}})
 }
 
 // oldTable is the table of supervisorctl's status.
@@ -115,52 +79,15 @@ func oldTable(programs []api.Program, now time.Time, zone *time.Location) string
 	}
 	var b strings.Builder
 	for _, p := range programs {
-		fmt.Fprintf(&b, "%-*s%-10s%s\n", width+3, printable(p.Name), p.State, oldDescription(p, now, zone))
+		fmt.Fprintf(&b, "%-*s%-10s%s\n", width+3, printable(p.Name), p.State, supervisord.Description(p, now, zone))
 	}
 	return b.String()
 }
 
-// oldDescription is the last column.
-func oldDescription(p api.Program, now time.Time, zone *time.Location) string {
-	switch {
-	case at(p, program.Running):
-		began := p.Since
-		if p.StartedAt != nil {
-			began = *p.StartedAt
-		}
-		return fmt.Sprintf("pid %d, uptime %s", p.PID, oldDuration(now.Sub(began)))
-	case at(p, program.Backoff, program.Fatal):
-		return printable(cmp.Or(p.Reason, fmt.Sprintf("unknown error (try %q)", "tail "+p.Name)))
-	case !at(p, program.Stopped, program.Exited):
-		return ""
-	case p.StartedAt == nil:
-		return "Not started"
-	}
-	ended := p.Since
-	if p.EndedAt != nil {
-		ended = *p.EndedAt
-	}
-	return ended.In(zone).Format("Jan 02 03:04 PM")
-}
-
-// oldDuration writes a duration as Python does: 1 day, 2:03:04.
-func oldDuration(d time.Duration) string {
-	n := int(max(d, 0) / time.Second)
-	text := fmt.Sprintf("%d:%02d:%02d", n/3600%24, n/60%60, n%60)
-	switch days := n / 86400; days {
-	case 0:
-		return text
-	case 1:
-		return "1 day, " + text
-	default:
-		return fmt.Sprintf("%d days, %s", days, text)
-	}
-}
-
 // act sends one request for all names, so that agentinit can keep the order of dependencies, and
 // then passes the outcome for each name to tell. Those of a group are listed in the order of start.
-func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(chosen),
-	request func(context.Context, api.ActionRequest) (api.ActionResult, error), tell func(chosen, api.Program, api.ProgramResult),
+func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(supervisord.Chosen),
+	request func(context.Context, api.ActionRequest) (api.ActionResult, error), tell func(supervisord.Chosen, api.Program, api.ProgramResult),
 ) error {
 	status, err := s.box.Status(ctx)
 	if err != nil {
@@ -169,7 +96,7 @@ func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(ch
 	targets := choose(status.Programs, words)
 	var req api.ActionRequest
 	for _, c := range targets {
-		for _, p := range c.programs {
+		for _, p := range c.Programs {
 			req.Names = append(req.Names, p.Name)
 		}
 	}
@@ -187,10 +114,10 @@ func (s *supervisorctl) act(ctx context.Context, words []string, unknown func(ch
 		}
 	}
 	for _, c := range targets {
-		if len(c.programs) == 0 && !c.all() {
+		if len(c.Programs) == 0 && !isAll(c) {
 			unknown(c)
 		}
-		for _, p := range c.programs {
+		for _, p := range c.Programs {
 			if r, concerned := results[p.Name]; concerned {
 				tell(c, p, r)
 				delete(results, p.Name) // a program that is named twice has one outcome
@@ -204,16 +131,16 @@ func (s *supervisorctl) start(ctx context.Context, names []string) error {
 	return s.act(ctx, names, s.notStarted, s.box.Start, s.started)
 }
 
-func (s *supervisorctl) notStarted(c chosen) {
+func (s *supervisorctl) notStarted(c supervisord.Chosen) {
 	code := exitFailure
-	if c.group {
+	if c.Group {
 		code = exitArguments
 	}
 	s.unknown(c, code)
 }
 
 // started tells the outcome of a start.
-func (s *supervisorctl) started(c chosen, p api.Program, r api.ProgramResult) {
+func (s *supervisorctl) started(c supervisord.Chosen, p api.Program, r api.ProgramResult) {
 	switch {
 	case r.Error != nil:
 		why := "abnormal termination"
@@ -224,13 +151,13 @@ func (s *supervisorctl) started(c chosen, p api.Program, r api.ProgramResult) {
 		line(s.stderr, "%s", describe(r.Error))
 	case r.Changed:
 		line(s.stdout, "%s: started", p.Name)
-	case !c.group:
+	case !c.Group:
 		line(s.stdout, "%s: ERROR (already started)", p.Name)
 	}
 }
 
 func (s *supervisorctl) stop(ctx context.Context, names []string) error {
-	return s.act(ctx, names, func(c chosen) { s.unknown(c, exitFailure) }, s.box.Stop, func(c chosen, p api.Program, r api.ProgramResult) {
+	return s.act(ctx, names, func(c supervisord.Chosen) { s.unknown(c, exitFailure) }, s.box.Stop, func(c supervisord.Chosen, p api.Program, r api.ProgramResult) {
 		if r.Error != nil {
 			s.fail(exitFailure, "%s", describe(r.Error))
 			return
@@ -239,11 +166,11 @@ func (s *supervisorctl) stop(ctx context.Context, names []string) error {
 	})
 }
 
-func (s *supervisorctl) stopped(c chosen, p api.Program, changed bool) {
+func (s *supervisorctl) stopped(c supervisord.Chosen, p api.Program, changed bool) {
 	switch {
 	case changed:
 		line(s.stdout, "%s: stopped", p.Name)
-	case !c.group:
+	case !c.Group:
 		line(s.stdout, "%s: ERROR (not running)", p.Name)
 	}
 }
@@ -258,11 +185,11 @@ func (s *supervisorctl) restart(ctx context.Context, names []string) error {
 		return s.box.Restart(ctx, req)
 	}
 	var starts []func()
-	err := s.act(ctx, names, func(c chosen) {
+	err := s.act(ctx, names, func(c supervisord.Chosen) {
 		s.unknown(c, exitFailure)
 		starts = append(starts, func() { s.notStarted(c) })
-	}, again, func(c chosen, p api.Program, r api.ProgramResult) {
-		s.stopped(c, p, at(p, program.Running, program.Starting, program.Backoff))
+	}, again, func(c supervisord.Chosen, p api.Program, r api.ProgramResult) {
+		s.stopped(c, p, supervisord.At(p, program.Running, program.Starting, program.Backoff))
 		starts = append(starts, func() { s.started(c, p, r) })
 	})
 	for _, tell := range starts {
@@ -287,10 +214,10 @@ func (s *supervisorctl) signal(ctx context.Context, args []string) error {
 		}
 		return none, nil
 	}
-	return s.act(ctx, args[1:], func(c chosen) { s.unknown(c, exitFailure) }, send, func(c chosen, p api.Program, r api.ProgramResult) {
-		running := at(p, program.Running, program.Starting, program.Stopping)
+	return s.act(ctx, args[1:], func(c supervisord.Chosen) { s.unknown(c, exitFailure) }, send, func(c supervisord.Chosen, p api.Program, r api.ProgramResult) {
+		running := supervisord.Running(p)
 		switch {
-		case !running && c.group:
+		case !running && c.Group:
 		case !known:
 			s.fail(exitFailure, "%s: ERROR (bad signal name)", p.Name)
 		case !running:
@@ -316,13 +243,13 @@ func (s *supervisorctl) pid(ctx context.Context, names []string) error {
 		return err
 	}
 	for _, c := range choose(status.Programs, names) {
-		if !c.all() && (c.group || len(c.programs) == 0) {
-			s.fail(exitFailure, "No such process %s", printable(c.word))
+		if !isAll(c) && (c.Group || len(c.Programs) == 0) {
+			s.fail(exitFailure, "No such process %s", printable(c.Word))
 			continue
 		}
-		for _, p := range c.programs {
+		for _, p := range c.Programs {
 			line(s.stdout, "%d", p.PID)
-			if p.PID == 0 && !c.group {
+			if p.PID == 0 && !c.Group {
 				s.code = exitNotStarted
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 )
 
 // How many bytes supervisorctl shows of a log.
@@ -29,15 +30,15 @@ func (s *supervisorctl) tail(ctx context.Context, args []string) error {
 		return err
 	}
 	c := choose(status.Programs, []string{name})[0]
-	if c.group || len(c.programs) == 0 {
+	if c.Group || len(c.Programs) == 0 {
 		s.fail(exitFailure, "%s: ERROR (no such process name)", printable(name))
 		return nil
 	}
-	q := api.LogQuery{Names: []string{c.programs[0].Name}, Stream: stream, Lines: bytes} // a line has at least its newline
+	q := api.LogQuery{Names: []string{c.Programs[0].Name}, Stream: stream, Lines: bytes} // a line has at least its newline
 	var past strings.Builder
 	cursor := ""
 	if err := s.box.Logs(ctx, q, func(l api.LogLine) error {
-		past.WriteString(tailLine(l))
+		past.WriteString(supervisord.Raw(l))
 		cursor = cmp.Or(l.Cursor, cursor)
 		return nil
 	}); err != nil {
@@ -54,7 +55,7 @@ func (s *supervisorctl) tail(ctx context.Context, args []string) error {
 	fmt.Fprintf(s.stdout, "==> Press Ctrl-C to exit <==\n%s", printableLines(text))
 	q.Lines, q.After, q.Follow = 0, cursor, true
 	err = s.box.Logs(ctx, q, func(l api.LogLine) error {
-		_, err := fmt.Fprint(s.stdout, printableLines(tailLine(l)))
+		_, err := fmt.Fprint(s.stdout, printableLines(supervisord.Raw(l)))
 		return err
 	})
 	if ctx.Err() != nil {
@@ -89,12 +90,4 @@ func tailArguments(args []string) (name, stream string, bytes int, follow bool, 
 		return "", "", 0, false, fmt.Errorf("bad channel '%s'", stream)
 	}
 	return name, stream, bytes, follow, nil
-}
-
-// tailLine is a line as it was in the output.
-func tailLine(l api.LogLine) string {
-	if l.Truncated { // it goes on in the next one
-		return string(l.Bytes())
-	}
-	return string(l.Bytes()) + "\n"
 }

@@ -30,6 +30,8 @@ type route struct {
 	Protocol string
 	// probe: Config.Probes serves it.
 	probe bool
+	// plain: the stream is the text of log lines.
+	plain bool
 }
 
 // param is one parameter of a query.

@@ -94,19 +94,22 @@ func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 		s.fail(w, asProblem(err))
 		return
 	}
-	if text, ok := v.(plainText); ok {
-		maps.Copy(w.Header(), text.header)
-		s.send(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text.body))
+	if d, ok := v.(document); ok {
+		maps.Copy(w.Header(), d.header)
+		s.send(w, http.StatusOK, d.contentType, d.body)
 		return
 	}
 	s.write(w, http.StatusOK, "application/json", v)
 }
 
-// plainText is an answer that is not JSON.
-type plainText struct {
-	header http.Header
-	body   string
+// document is an answer that is not JSON.
+type document struct {
+	contentType string
+	header      http.Header
+	body        []byte
 }
+
+const plainText = "text/plain; charset=utf-8"
 
 // fail answers with a problem document. Only the code decides the status, because an error from
 // outside this package may have no status.

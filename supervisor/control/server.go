@@ -61,7 +61,7 @@ func New(cfg Config) *Server {
 func (s *Server) layOut() *http.ServeMux {
 	mux := http.NewServeMux()
 	allowed := make(map[string][]string)
-	for _, rt := range routes() {
+	for _, rt := range append(routes(), supervisordRoutes()...) {
 		mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt, asItIs))
 		allowed[rt.Path] = append(allowed[rt.Path], rt.Method)
 	}

@@ -9,17 +9,19 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// lines writes an answer of JSON lines, or of server-sent events with one JSON
-// value each (HTML Living Standard, section 9.2). Close it before the handler
-// returns.
+// lines writes an answer of JSON lines, of server-sent events with one JSON
+// value each (HTML Living Standard, section 9.2), or of the text of log lines.
+// Close it before the handler returns.
 type lines struct {
 	w     http.ResponseWriter
 	ctl   *http.ResponseController
 	bound time.Duration // for one line; 0 for none
 	sse   bool
+	plain bool // an answer of log lines: their text alone
 
 	mu      sync.Mutex // shared by the stream and its timer
 	begun   bool
@@ -47,8 +49,11 @@ func (l *lines) begin() error {
 func (l *lines) header() error {
 	l.begun = true
 	contentType := "application/x-ndjson"
-	if l.sse {
+	switch {
+	case l.sse:
 		contentType = eventStream
+	case l.plain:
+		contentType = plainText
 	}
 	begin(l.w, contentType)
 	l.w.WriteHeader(http.StatusOK)
@@ -58,6 +63,9 @@ func (l *lines) header() error {
 
 // write sends one value. A client resumes from id; "" means none.
 func (l *lines) write(v any, id string) error {
+	if line, ok := v.(api.LogLine); ok && l.plain {
+		return l.raw([]byte(supervisord.Raw(line)))
+	}
 	value, err := event.Encode(v)
 	if err != nil {
 		return err
@@ -75,7 +83,10 @@ func (l *lines) write(v any, id string) error {
 
 // end tells the client that the stream is complete.
 func (l *lines) end() error {
-	if l.sse {
+	switch {
+	case l.plain:
+		return nil
+	case l.sse:
 		return l.raw([]byte("event: end\ndata: " + api.StreamEnd + "\n\n"))
 	}
 	return l.raw([]byte(api.StreamEnd + "\n"))
@@ -161,7 +172,7 @@ func serverEnding(ctx context.Context) bool {
 // must keep reading. Others may pause their terminal as long as they like, because they only block
 // their own connection.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
-	out := &lines{w: w, ctl: http.NewResponseController(w), sse: strings.Contains(r.Header.Get("Accept"), eventStream)}
+	out := &lines{w: w, ctl: http.NewResponseController(w), plain: rt.plain, sse: !rt.plain && strings.Contains(r.Header.Get("Accept"), eventStream)}
 	if peer := peerOf(r.Context()); peer.guest() || peer.Principal != "" {
 		out.bound = s.cfg.Limits.Write
 	}

@@ -70,13 +70,14 @@ func toTable(s api.Status) table {
 
 // toText is the table itself, for a client that only prints it: agentctl status then decodes no JSON
 // and lays out nothing. The header tells the exit status.
-func toText(s api.Status) plainText {
+func toText(s api.Status) document {
 	programs := make([]listing.Program, len(s.Programs))
 	for i, p := range s.Programs {
 		programs[i] = listing.Program{Program: p, Share: -1}
 	}
-	return plainText{
-		body:   listing.Table(programs, s.Time, false, layout.Terminal{}),
-		header: http.Header{api.HeaderAllRunning: {strconv.FormatBool(listing.AllRunning(programs))}},
+	return document{
+		contentType: plainText,
+		body:        []byte(listing.Table(programs, s.Time, false, layout.Terminal{})),
+		header:      http.Header{api.HeaderAllRunning: {strconv.FormatBool(listing.AllRunning(programs))}},
 	}
 }

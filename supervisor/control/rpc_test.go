@@ -1,0 +1,260 @@
+package control_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// xmlCall is an XML-RPC call with strings, numbers and truth values.
+func xmlCall(method string, params ...any) string {
+	out := "<methodCall><methodName>" + method + "</methodName><params>"
+	for _, p := range params {
+		out += "<param>" + xmlValue(p) + "</param>"
+	}
+	return out + "</params></methodCall>"
+}
+
+func xmlValue(p any) string {
+	switch p := p.(type) {
+	case int:
+		return fmt.Sprintf("<value><int>%d</int></value>", p)
+	case bool:
+		if p {
+			return "<value><boolean>1</boolean></value>"
+		}
+		return "<value><boolean>0</boolean></value>"
+	case []any:
+		out := "<value><array><data>"
+		for _, item := range p {
+			out += xmlValue(item)
+		}
+		return out + "</data></array></value>"
+	case map[string]any:
+		out := "<value><struct>"
+		for name, item := range p {
+			out += "<member><name>" + name + "</name>" + xmlValue(item) + "</member>"
+		}
+		return out + "</struct></value>"
+	}
+	return fmt.Sprintf("<value><string>%v</string></value>", p)
+}
+
+// flat leaves out the frame and the white space of an answer.
+func flat(answer string) string {
+	for _, frame := range []string{
+		"\n", "<?xml version='1.0'?>", "<methodResponse>", "</methodResponse>", "<params>", "</params>", "<param>", "</param>",
+		"<value>", "</value>", "<data>", "</data>", "<name>", "</name>", "<member>", "</member>",
+	} {
+		answer = strings.ReplaceAll(answer, frame, "")
+	}
+	return answer
+}
+
+func faultOf(code int, text string) string {
+	return fmt.Sprintf("<fault><struct>faultCode<int>%d</int>faultString<string>%s</string></struct></fault>", code, text)
+}
+
+func truth(b bool) string {
+	if b {
+		return "<boolean>1</boolean>"
+	}
+	return "<boolean>0</boolean>"
+}
+
+func outcome(name, group string) string {
+	return "<struct>description<string>OK</string>group<string>" + group + "</string>name<string>" + name + "</string>status<int>80</int></struct>"
+}
+
+func rpcBox() *controltest.Box {
+	instance := func(name string) supervisor.Status {
+		p := stoppedProgram(name)
+		p.Group = "worker"
+		return p
+	}
+	dead := stoppedProgram("dead")
+	dead.State, dead.Reason = program.Fatal, "cannot start: no such file"
+	b := controltest.New(controltest.Program("web"), stoppedProgram("db"), instance("worker:0"), instance("worker:1"), dead)
+	b.Fails = []string{"dead"}
+	b.Lines = []logs.Line{
+		{Seq: 1, Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "one"},
+		{Seq: 2, Time: controltest.Epoch, Program: "web", Stream: logs.Stderr, Text: "oh"},
+		{Seq: 3, Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "two"},
+	}
+	return b
+}
+
+// TestXMLRPC: the calls of supervisorctl and the answers of supervisord 4.
+func TestXMLRPC(t *testing.T) {
+	for _, test := range []struct {
+		method string
+		params []any
+		want   string
+	}{
+		{"supervisor.getVersion", nil, "<string>3.0</string>"},
+		{"supervisor.getAPIVersion", nil, "<string>3.0</string>"},
+		{"supervisor.getSupervisorVersion", nil, "<string>1.2.3</string>"},
+		{"supervisor.getIdentification", nil, "<string>agentinit</string>"},
+		{"supervisor.getState", nil, "<struct>statecode<int>1</int>statename<string>RUNNING</string></struct>"},
+		{"supervisor.getPID", nil, "<int>1</int>"},
+		{"supervisor.shutdown", nil, truth(true)},
+
+		{"supervisor.getProcessInfo", []any{"dead"}, "statename<string>FATAL</string>"},
+		{"supervisor.getProcessInfo", []any{"dead"}, "description<string>cannot start: no such file</string>"},
+		{"supervisor.getProcessInfo", []any{"web"}, "description<string>pid 103, uptime 0:03:12</string>"},
+		{"supervisor.getProcessInfo", []any{"worker:1"}, "group<string>worker</string>logfile<string></string>name<string>1</string>"},
+		{"supervisor.getProcessInfo", []any{"worker"}, faultOf(10, "BAD_NAME: worker")},
+		{"supervisor.getProcessInfo", []any{"we"}, faultOf(10, "BAD_NAME: we")},
+		{"supervisor.getProcessInfo", []any{"worker:*"}, faultOf(10, "BAD_NAME: worker:*")},
+		{"supervisor.getAllConfigInfo", nil, "autostart<boolean>1</boolean>group<string>web</string>"},
+
+		{"supervisor.startProcess", []any{"db"}, truth(true)},
+		{"supervisor.startProcess", []any{"db", false}, truth(true)},
+		{"supervisor.startProcess", []any{"web"}, faultOf(60, "ALREADY_STARTED: web")},
+		{"supervisor.startProcess", []any{"dead"}, faultOf(50, "SPAWN_ERROR: dead")},
+		{"supervisor.startProcess", []any{"nosuch"}, faultOf(10, "BAD_NAME: nosuch")},
+		{"supervisor.startProcess", []any{"worker:*"}, "<array>" + outcome("0", "worker") + outcome("1", "worker") + "</array>"},
+		{"supervisor.startProcessGroup", []any{"worker"}, "<array>" + outcome("0", "worker") + outcome("1", "worker") + "</array>"},
+		{"supervisor.startProcessGroup", []any{"nosuch"}, faultOf(10, "BAD_NAME: nosuch")},
+		{"supervisor.startAllProcesses", nil, outcome("db", "db")},
+		{"supervisor.stopProcess", []any{"web"}, truth(true)},
+		{"supervisor.stopProcess", []any{"db"}, faultOf(70, "NOT_RUNNING: db")},
+		{"supervisor.stopProcessGroup", []any{"web"}, "<array>" + outcome("web", "web") + "</array>"},
+		{"supervisor.stopAllProcesses", []any{true}, "<array>" + outcome("web", "web") + "</array>"},
+		{"supervisor.signalProcess", []any{"web", "HUP"}, truth(true)},
+		{"supervisor.signalProcess", []any{"web", "1"}, truth(true)},
+		{"supervisor.signalProcess", []any{"web", "BOGUS"}, faultOf(11, "BAD_SIGNAL: BOGUS")},
+		{"supervisor.signalProcess", []any{"db", "HUP"}, faultOf(70, "NOT_RUNNING: db")},
+		{"supervisor.signalProcessGroup", []any{"worker", "HUP"}, "<array></array>"},
+		{"supervisor.signalAllProcesses", []any{"SIGHUP"}, "<array>" + outcome("web", "web") + "</array>"},
+
+		{"supervisor.readProcessLog", []any{"web", 0, 0}, "<string>one&#xA;two&#xA;</string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", 2, 3}, "<string>e&#xA;t</string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", 99, 3}, "<string></string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", -3, 0}, "<string>wo&#xA;</string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", -3, 1}, faultOf(3, "BAD_ARGUMENTS")},
+		{"supervisor.readProcessStdoutLog", []any{"web", 0, -1}, faultOf(3, "BAD_ARGUMENTS")},
+		{"supervisor.readProcessStderrLog", []any{"web", -1600, 0}, "<string>oh&#xA;</string>"},
+		{"supervisor.readProcessStderrLog", []any{"nosuch", 0, 0}, faultOf(10, "BAD_NAME: nosuch")},
+
+		{"supervisor.nosuch", nil, faultOf(1, "UNKNOWN_METHOD")},
+		{"supervisor.reloadConfig", nil, faultOf(1, "UNKNOWN_METHOD: use agentctl apply, or agentctl apply --dry-run")},
+		{"supervisor.startProcess", nil, faultOf(2, "INCORRECT_PARAMETERS")},
+		{"supervisor.startProcess", []any{"a", true, true}, faultOf(2, "INCORRECT_PARAMETERS")},
+		{"supervisor.startProcess", []any{1}, faultOf(2, "INCORRECT_PARAMETERS: parameter 1 must be of the type string")},
+
+		{"system.listMethods", nil, "<string>supervisor.getVersion</string>"},
+		{"system.methodHelp", []any{"supervisor.getPID"}, "<string>The pid of agentinit.</string>"},
+		{"system.methodHelp", []any{"nosuch"}, faultOf(4, "SIGNATURE_UNSUPPORTED")},
+		{"system.methodSignature", []any{"supervisor.startProcess"}, "<array><string>boolean</string><string>string</string><string>boolean</string></array>"},
+		{"system.methodSignature", []any{"nosuch"}, faultOf(4, "SIGNATURE_UNSUPPORTED")},
+		{"system.multicall", []any{[]any{
+			map[string]any{"methodName": "supervisor.stopProcess", "params": []any{"web"}},
+			map[string]any{"methodName": "supervisor.nosuch"},
+			map[string]any{"methodName": "system.multicall", "params": []any{[]any{}}},
+			map[string]any{"params": []any{}}, "no struct",
+			map[string]any{"methodName": "supervisor.getPID", "params": []any{}},
+		}}, "<array><array><boolean>1</boolean></array>" +
+			"<struct>faultCode<int>1</int>faultString<string>UNKNOWN_METHOD</string></struct>" +
+			"<struct>faultCode<int>2</int>faultString<string>INCORRECT_PARAMETERS: a multicall within a multicall</string></struct>" +
+			strings.Repeat("<struct>faultCode<int>2</int>faultString<string>INCORRECT_PARAMETERS</string></struct>", 2) +
+			"<array><int>1</int></array></array>"},
+		{"system.multicall", []any{slices.Repeat([]any{0}, 101)}, faultOf(3, "BAD_ARGUMENTS: more than 100 calls")},
+	} {
+		t.Run(test.method, func(t *testing.T) {
+			socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
+			status, answer := ask(t, socket, "POST", "/RPC2", xmlCall(test.method, test.params...))
+			if got := flat(answer); status != http.StatusOK || !strings.Contains(got, test.want) {
+				t.Errorf("%v: %d %s\nwant %s", test.params, status, got, test.want)
+			}
+		})
+	}
+}
+
+// A call has the rights and the audit of the requests that it stands for.
+func TestXMLRPCRights(t *testing.T) {
+	b := rpcBox()
+	b.Owners = func(int) (string, bool) { return "web", true } // the test is a program without control = true
+	socket := controltest.Serve(t, own(b), socketPath(t))
+	status, answer := ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.stopProcess", "web"))
+	if status != http.StatusForbidden || !strings.Contains(answer, "processes of program web may only read") {
+		t.Errorf("%d %s", status, answer)
+	}
+	status, answer = ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.getProcessInfo", "web"))
+	if status != http.StatusOK || !strings.Contains(answer, "RUNNING") {
+		t.Errorf("%d %s", status, answer)
+	}
+	several := []any{map[string]any{"methodName": "supervisor.stopAllProcesses", "params": []any{}}}
+	_, answer = ask(t, socket, "POST", "/RPC2", xmlCall("system.multicall", several))
+	if !strings.Contains(flat(answer), "faultCode<int>30</int>faultString<string>FAILED: refused") {
+		t.Errorf("%s", flat(answer))
+	}
+}
+
+func TestXMLRPCIsAudited(t *testing.T) {
+	b := rpcBox()
+	socket := controltest.Serve(t, own(b), socketPath(t))
+	ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.signalProcess", "web", "HUP"))
+	var got []api.AuditEntry
+	must(t, api.NewClient(socket).Audit(t.Context(), 0, func(e api.AuditEntry) error {
+		got = append(got, e)
+		return nil
+	}))
+	if len(got) != 1 || got[0].Action != "signal" || got[0].Peer == nil || got[0].Peer.PID != os.Getpid() {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What is no XML-RPC is refused before anything is done.
+func TestXMLRPCBadInput(t *testing.T) {
+	socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
+	for _, test := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/RPC2", "", 400, "cannot read the request's body as XML-RPC: it has no <methodName>"},
+		{"POST", "/RPC2", "{}", 400, "text is not expected"},
+		{"POST", "/RPC2", strings.Repeat("<a>", 22<<10), 413, "larger than 65536 bytes"},
+		{"POST", "/RPC2?x=1", xmlCall("supervisor.getPID"), 400, "unknown parameter"},
+		{"GET", "/RPC2", "", 405, "allowed: POST"},
+		{"GET", "/logtail/nosuch/stdout", "", 404, "no program is named"},
+		{"GET", "/logtail/web/stdlog", "", 400, "stdout or stderr"},
+	} {
+		status, answer := ask(t, socket, test.method, test.path, test.body)
+		if status != test.status || !strings.Contains(answer, test.want) {
+			t.Errorf("%s %.20s: %d %s", test.method, test.path, status, answer)
+		}
+	}
+}
+
+// A log tail is the text of a stream, and goes on.
+func TestLogTail(t *testing.T) {
+	socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
+	conn, err := net.Dial("unix", socket)
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /logtail/web/stdout HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	must(t, err)
+	equal(t, resp.Header.Get("Content-Type"), "text/plain; charset=utf-8")
+	in := bufio.NewReader(resp.Body)
+	for _, want := range []string{"one\n", "two\n"} {
+		got, err := in.ReadString('\n')
+		must(t, err)
+		equal(t, got, want)
+	}
+}

@@ -1,0 +1,611 @@
+package supervisord
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Fault is a failed call in the form that supervisord gives it.
+type Fault struct {
+	Code int
+	Text string
+}
+
+// Error implements error.
+func (f *Fault) Error() string { return f.Text }
+
+// The faults of supervisord's interface that occur here, with its numbers.
+const (
+	unknownMethod        = 1
+	incorrectParameters  = 2
+	badArguments         = 3
+	signatureUnsupported = 4
+	shutdownState        = 6
+	badName              = 10
+	badSignal            = 11
+	failed               = 30
+	abnormalTermination  = 40
+	spawnError           = 50
+	alreadyStarted       = 60
+	notRunning           = 70
+	success              = 80
+	cantReread           = 92
+)
+
+func fault(code int, about string) *Fault {
+	text := faultName(code)
+	if about != "" {
+		text += ": " + escape.Text(about)
+	}
+	return &Fault{code, text}
+}
+
+func faultName(code int) string {
+	switch code {
+	case unknownMethod:
+		return "UNKNOWN_METHOD"
+	case incorrectParameters:
+		return "INCORRECT_PARAMETERS"
+	case badArguments:
+		return "BAD_ARGUMENTS"
+	case signatureUnsupported:
+		return "SIGNATURE_UNSUPPORTED"
+	case shutdownState:
+		return "SHUTDOWN_STATE"
+	case badName:
+		return "BAD_NAME"
+	case badSignal:
+		return "BAD_SIGNAL"
+	case abnormalTermination:
+		return "ABNORMAL_TERMINATION"
+	case spawnError:
+		return "SPAWN_ERROR"
+	case alreadyStarted:
+		return "ALREADY_STARTED"
+	case notRunning:
+		return "NOT_RUNNING"
+	}
+	return "FAILED"
+}
+
+// APIVersion is the version of the interface, which supervisorctl compares with its own.
+const APIVersion = "3.0"
+
+// Limits of one request. The caller bounds its body.
+const (
+	maxCalls  = 100     // in a system.multicall
+	maxAnswer = 4 << 20 // bytes of the answers to its calls together, but for the last one
+	maxLog    = 1 << 20 // bytes of a log in an answer
+)
+
+// Answer reads one XML-RPC call from body, carries it out in the box and returns the document to
+// answer. It returns an *api.Error if the body is no call, and if the control API refuses the request
+// to the peer; every other failure is a fault in the document.
+func Answer(ctx context.Context, box *api.Client, body io.Reader) ([]byte, error) {
+	c, err := readCall(body)
+	if err != nil {
+		return nil, api.Errorf(api.CodeBadRequest, "cannot read the request's body as XML-RPC: %v", err)
+	}
+	s := session{ctx, box}
+	v, err := s.call(c)
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Code == api.CodeForbidden {
+		return nil, refused
+	}
+	if err != nil {
+		return asFault(err).response(), nil
+	}
+	return response(v), nil
+}
+
+// asFault is the one place that turns an error into a fault.
+func asFault(err error) *Fault {
+	var f *Fault
+	switch {
+	case errors.As(err, &f):
+		return f
+	case api.CodeOf(err) == api.CodeShuttingDown:
+		return fault(shutdownState, "")
+	}
+	return fault(failed, err.Error())
+}
+
+// session is one request of a client.
+type session struct {
+	ctx context.Context
+	box *api.Client
+}
+
+// method is one method of the interface. Its signature is the type of the result, then those of the
+// parameters; the last optional ones may be left out.
+type method struct {
+	signature []string
+	optional  int
+	doc       string
+	run       func(s session, args []any) (any, error)
+}
+
+// methods are the methods of the interface by name.
+func methods() map[string]method {
+	const text, number, flag, list, record = "string", "int", "boolean", "array", "struct"
+	table := map[string]method{
+		"supervisor.getAPIVersion":        {[]string{text}, 0, "The version of this interface.", apiVersion},
+		"supervisor.getSupervisorVersion": {[]string{text}, 0, "The version of agentinit.", session.version},
+		"supervisor.getIdentification":    {[]string{text}, 0, "The name of the supervisor: agentinit.", identification},
+		"supervisor.getState":             {[]string{record}, 0, "The state of the supervisor: RUNNING or SHUTDOWN.", session.state},
+		"supervisor.getPID":               {[]string{number}, 0, "The pid of agentinit.", session.pid},
+		"supervisor.shutdown":             {[]string{flag}, 0, "Stop all programs and end agentinit.", session.shutdown},
+		"supervisor.getProcessInfo":       {[]string{record, text}, 0, "The state of one process.", session.processInfo},
+		"supervisor.getAllProcessInfo":    {[]string{list}, 0, "The state of every process.", session.allProcessInfo},
+		"supervisor.getAllConfigInfo":     {[]string{list}, 0, "The configuration of every process.", session.allConfigInfo},
+		"system.listMethods":              {[]string{list}, 0, "The names of all methods.", listMethods},
+		"system.methodHelp":               {[]string{text, text}, 0, "What a method does.", methodHelp},
+		"system.methodSignature":          {[]string{list, text}, 0, "The types of a method's result and parameters.", methodSignature},
+		"system.multicall":                {[]string{list, list}, 0, "Carry out up to 100 calls.", session.multicall},
+	}
+	for verb, request := range map[string]action{"start": start, "stop": stop} {
+		table["supervisor."+verb+"Process"] = method{[]string{flag, text, flag}, 1, verb + " a process, and wait for the outcome unless the second parameter is false.", request.one}
+		table["supervisor."+verb+"ProcessGroup"] = method{[]string{list, text, flag}, 1, verb + " the processes of a group.", request.group}
+		table["supervisor."+verb+"AllProcesses"] = method{[]string{list, flag}, 1, verb + " every process.", request.all}
+	}
+	table["supervisor.signalProcess"] = method{[]string{flag, text, text}, 0, "Send a signal to a process.", signal.one}
+	table["supervisor.signalProcessGroup"] = method{[]string{list, text, text}, 0, "Send a signal to the processes of a group.", signal.group}
+	table["supervisor.signalAllProcesses"] = method{[]string{list, text}, 0, "Send a signal to every process.", signal.all}
+	for _, stream := range []string{"Stdout", "Stderr"} {
+		table["supervisor.readProcess"+stream+"Log"] = method{[]string{text, text, number, number}, 0, "Bytes of the output that agentinit holds in memory.", readLog(strings.ToLower(stream))}
+	}
+	for alias, name := range map[string]string{
+		"supervisor.getVersion": "supervisor.getAPIVersion", "supervisor.readProcessLog": "supervisor.readProcessStdoutLog",
+	} {
+		table[alias] = table[name]
+	}
+	return table
+}
+
+// instead says what to use in place of a method that agentinit has not. supervisorctl's update makes one
+// change of a group after the other, and its first step asks for the differences. agentinit applies a
+// manifest as a whole, so already that step must fail: the second one stops programs.
+func instead(method string) string {
+	switch method {
+	case "supervisor.reloadConfig", "supervisor.addProcessGroup", "supervisor.removeProcessGroup":
+		return "use agentctl apply, or agentctl apply --dry-run"
+	case "supervisor.restart":
+		return "nothing restarts agentinit within a box: restart the container"
+	case "supervisor.readLog", "supervisor.readMainLog":
+		return "agentinit writes its own log to its standard error: see the log of the container"
+	}
+	return ""
+}
+
+func (s session) call(c call) (any, error) {
+	m, known := methods()[c.method]
+	if !known {
+		return nil, fault(unknownMethod, instead(c.method))
+	}
+	params := m.signature[1:]
+	if len(c.params) > len(params) || len(c.params) < len(params)-m.optional {
+		return nil, fault(incorrectParameters, "")
+	}
+	for i, v := range c.params {
+		if typeOf(v) != params[i] {
+			return nil, fault(incorrectParameters, fmt.Sprintf("parameter %d must be of the type %s", i+1, params[i]))
+		}
+	}
+	return m.run(s, c.params)
+}
+
+// typeOf is the name of a value's type in XML-RPC; "" for a type that no parameter has.
+func typeOf(v any) string {
+	switch v.(type) {
+	case string:
+		return "string"
+	case int:
+		return "int"
+	case bool:
+		return "boolean"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "struct"
+	}
+	return ""
+}
+
+func apiVersion(session, []any) (any, error) { return APIVersion, nil }
+
+func identification(session, []any) (any, error) { return "agentinit", nil }
+
+func (s session) version([]any) (any, error) {
+	v, err := s.box.Version(s.ctx)
+	return v.Version, err
+}
+
+func (s session) pid([]any) (any, error) {
+	v, err := s.box.Version(s.ctx)
+	return v.PID, err
+}
+
+func (s session) state([]any) (any, error) {
+	status, err := s.box.Status(s.ctx)
+	code, name := 1, "RUNNING"
+	if slices.Contains([]string{"draining", "stopping", "done"}, status.Phase) {
+		code, name = -1, "SHUTDOWN"
+	}
+	return map[string]any{"statecode": code, "statename": name}, err
+}
+
+func (s session) shutdown([]any) (any, error) {
+	return true, s.box.Shutdown(s.ctx, api.ShutdownRequest{Reason: "asked for over XML-RPC"})
+}
+
+// read returns the programs in supervisord's order.
+func (s session) read() (api.Status, error) {
+	status, err := s.box.Status(s.ctx)
+	Sort(status.Programs)
+	return status, err
+}
+
+func (s session) processInfo(args []any) (any, error) {
+	name := args[0].(string)
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c := Choose(status.Programs, name)
+	if c.Group || len(c.Programs) == 0 {
+		return nil, fault(badName, name)
+	}
+	return info(c.Programs[0], status.Time), nil
+}
+
+func (s session) allProcessInfo([]any) (any, error) {
+	status, err := s.read()
+	out := []any{}
+	for _, p := range status.Programs {
+		out = append(out, info(p, status.Time))
+	}
+	return out, err
+}
+
+// info is a program as supervisord describes a process. Times are seconds since 1970; the paths of log
+// files are empty, because a program's output may have any number of places.
+func info(p api.Program, now time.Time) map[string]any {
+	var state program.State
+	_ = state.UnmarshalText([]byte(p.State)) // the API has only the names of this table
+	why := ""
+	if At(p, program.Backoff, program.Fatal) {
+		why = escape.Text(p.Reason)
+	}
+	status := 0
+	if p.LastExit != nil {
+		status = p.LastExit.Code
+	}
+	return map[string]any{
+		"name": ProcessName(p), "group": p.Group, "pid": p.PID, "state": int(state), "statename": p.State,
+		"start": seconds(p.StartedAt), "stop": seconds(p.EndedAt), "now": int(now.Unix()),
+		"description": Description(p, now, time.Local), "spawnerr": why, "exitstatus": status,
+		"logfile": "", "stdout_logfile": "", "stderr_logfile": "",
+	}
+}
+
+func seconds(t *time.Time) int {
+	if t == nil {
+		return 0
+	}
+	return int(t.Unix())
+}
+
+func (s session) allConfigInfo([]any) (any, error) {
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	out := []any{}
+	for _, p := range status.Programs {
+		detail, err := s.box.Program(s.ctx, p.Name)
+		if err != nil {
+			return nil, err
+		}
+		mode, err := ModeOf(detail)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, map[string]any{
+			"name": ProcessName(p), "group": p.Group, "inuse": true,
+			"autostart": mode.Autostart, "group_prio": mode.Priority, "process_prio": mode.Priority,
+		})
+	}
+	return out, nil
+}
+
+// Mode is the part of a program's specification that supervisorctl's avail shows.
+type Mode struct {
+	Priority  int  `json:"priority"`
+	Autostart bool `json:"autostart"`
+}
+
+// ModeOf reads it.
+func ModeOf(detail api.ProgramDetail) (m Mode, err error) {
+	err = json.Unmarshal(detail.Spec, &m)
+	return m, err
+}
+
+// action is a verb of the interface. Its methods find the processes that a call means, send one
+// request for all of them, and describe the outcome of each.
+type action struct {
+	request func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
+	// outcome is the fault of one program; 0 means success.
+	outcome func(api.ProgramResult) int
+	// part tells whether a request for a group concerns a program; nil: always.
+	part func(api.Program) bool
+}
+
+var (
+	start = action{request: (*api.Client).Start, outcome: func(r api.ProgramResult) int {
+		switch {
+		case r.Error != nil && r.Error.Code == api.CodeFailed:
+			return spawnError
+		case r.Error != nil && r.Error.Code == api.CodeShuttingDown:
+			return shutdownState
+		case r.Error != nil:
+			return abnormalTermination
+		case !r.Changed:
+			return alreadyStarted
+		}
+		return 0
+	}}
+	stop = action{request: (*api.Client).Stop, outcome: func(r api.ProgramResult) int {
+		switch {
+		case r.Error != nil:
+			return failed
+		case !r.Changed:
+			return notRunning
+		}
+		return 0
+	}}
+	signal = action{request: (*api.Client).Signal, part: Running, outcome: func(r api.ProgramResult) int {
+		if r.Error != nil {
+			return failed
+		}
+		return 0
+	}}
+)
+
+// Running tells whether supervisord would send a signal to a program.
+func Running(p api.Program) bool { return At(p, program.Running, program.Starting, program.Stopping) }
+
+// one is the method for one process. A name of a group gives the answer of the method for groups.
+func (a action) one(s session, args []any) (any, error) {
+	name := args[0].(string)
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c := Choose(status.Programs, name)
+	if c.Group {
+		return a.group(s, append([]any{c.Word}, args[1:]...))
+	}
+	if len(c.Programs) == 0 {
+		return nil, fault(badName, name)
+	}
+	if a.part != nil && !a.part(c.Programs[0]) {
+		return nil, fault(notRunning, name)
+	}
+	results, err := a.send(s, c.Programs, args[1:])
+	if err != nil {
+		return nil, err
+	}
+	r := results[0]
+	if code := a.outcome(r); code != 0 {
+		about := name
+		if r.Error != nil && code == failed {
+			about = r.Error.Message
+		}
+		return nil, fault(code, about)
+	}
+	return true, nil
+}
+
+func (a action) group(s session, args []any) (any, error) {
+	name := args[0].(string)
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c := Choose(status.Programs, name+":*")
+	if len(c.Programs) == 0 {
+		return nil, fault(badName, name)
+	}
+	return a.several(s, c.Programs, args[1:])
+}
+
+func (a action) all(s session, args []any) (any, error) {
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	return a.several(s, status.Programs, args)
+}
+
+// several returns the outcome for each program that the request changes. The others are as they should
+// be, so supervisord does not name them.
+func (a action) several(s session, programs []api.Program, args []any) (any, error) {
+	if a.part != nil {
+		programs = slices.DeleteFunc(programs, func(p api.Program) bool { return !a.part(p) })
+	}
+	results, err := a.send(s, programs, args)
+	if err != nil {
+		return nil, err
+	}
+	out := []any{}
+	for _, r := range results {
+		i := slices.IndexFunc(programs, func(p api.Program) bool { return p.Name == r.Name })
+		code := a.outcome(r)
+		if code == alreadyStarted || code == notRunning {
+			continue
+		}
+		text := "OK"
+		if r.Error != nil {
+			text = escape.Text(r.Error.Message)
+		}
+		out = append(out, map[string]any{
+			"name": ProcessName(programs[i]), "group": programs[i].Group, "status": cmp.Or(code, success), "description": text,
+		})
+	}
+	return out, nil
+}
+
+// send makes the request of the action. The rest of a call's parameters is a signal, or whether to
+// wait.
+func (a action) send(s session, programs []api.Program, rest []any) ([]api.ProgramResult, error) {
+	var req api.ActionRequest
+	for _, p := range programs {
+		req.Names = append(req.Names, p.Name)
+	}
+	for _, v := range rest {
+		switch v := v.(type) {
+		case bool:
+			req.NoWait = !v
+		case string:
+			if !knownSignal(v) {
+				return nil, fault(badSignal, v)
+			}
+			req.Signal = v
+		}
+	}
+	if len(req.Names) == 0 {
+		return nil, nil
+	}
+	result, err := a.request(s.box, s.ctx, req)
+	return result.Results, err
+}
+
+// knownSignal tells whether a word is a number or the name of a signal. agentinit decides which of them
+// it sends.
+func knownSignal(word string) bool {
+	if word != "" && strings.Trim(word, "0123456789") == "" {
+		return true
+	}
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG")
+	return unix.SignalNum(name) != 0 || strings.HasPrefix(name, "SIGRT")
+}
+
+// readLog returns the method that reads a stream. A negative offset counts from the end and allows no
+// length; a length of 0 means all from the offset on.
+func readLog(stream string) func(session, []any) (any, error) {
+	return func(s session, args []any) (any, error) {
+		name, offset, length := args[0].(string), args[1].(int), args[2].(int)
+		if length < 0 || offset < 0 && length != 0 {
+			return nil, fault(badArguments, "")
+		}
+		status, err := s.read()
+		if err != nil {
+			return nil, err
+		}
+		c := Choose(status.Programs, name)
+		if c.Group || len(c.Programs) == 0 {
+			return nil, fault(badName, name)
+		}
+		q := api.LogQuery{Names: []string{c.Programs[0].Name}, Stream: stream}
+		if offset < 0 {
+			offset = max(offset, -maxLog)
+			q.Lines = -offset // a line has at least its newline
+		}
+		var text []byte
+		err = s.box.Logs(s.ctx, q, func(l api.LogLine) error {
+			text = append(text, Raw(l)...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if offset < 0 {
+			return string(text[max(0, len(text)+offset):]), nil
+		}
+		if length == 0 || length > maxLog {
+			length = maxLog
+		}
+		offset = min(offset, len(text))
+		return string(text[offset:min(len(text), offset+length)]), nil
+	}
+}
+
+func listMethods(session, []any) (any, error) {
+	names := []any{}
+	for name := range methods() {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b any) int { return cmp.Compare(a.(string), b.(string)) })
+	return names, nil
+}
+
+func methodHelp(_ session, args []any) (any, error) {
+	m, known := methods()[args[0].(string)]
+	if !known {
+		return nil, fault(signatureUnsupported, "")
+	}
+	return m.doc, nil
+}
+
+func methodSignature(_ session, args []any) (any, error) {
+	m, known := methods()[args[0].(string)]
+	if !known {
+		return nil, fault(signatureUnsupported, "")
+	}
+	out := []any{}
+	for _, name := range m.signature {
+		out = append(out, name)
+	}
+	return out, nil
+}
+
+// multicall carries out the calls one after the other. Each result is a list with the value, or a
+// fault.
+func (s session) multicall(args []any) (any, error) {
+	calls := args[0].([]any)
+	if len(calls) > maxCalls {
+		return nil, fault(badArguments, fmt.Sprintf("more than %d calls", maxCalls))
+	}
+	out := []any{}
+	size := 0
+	for _, c := range calls {
+		result := encode(s.oneOf(c, size))
+		size += len(result)
+		out = append(out, result)
+	}
+	return out, nil
+}
+
+// oneOf carries out one call of several, whose answers have the size so far.
+func (s session) oneOf(c any, size int) any {
+	members, _ := c.(map[string]any)
+	name, named := members["methodName"].(string)
+	params, listed := members["params"].([]any)
+	if _, given := members["params"]; !named || given && !listed {
+		return fault(incorrectParameters, "").value()
+	}
+	switch {
+	case name == "system.multicall":
+		return fault(incorrectParameters, "a multicall within a multicall").value()
+	case size > maxAnswer:
+		return fault(failed, "the answers to the other calls are too long").value()
+	}
+	v, err := s.call(call{name, params})
+	if err != nil {
+		return asFault(err).value()
+	}
+	return []any{v}
+}
