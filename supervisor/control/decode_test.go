@@ -82,11 +82,26 @@ func TestSignalNames(t *testing.T) {
 	}
 }
 
-// TestOpenAPI: the document has every route, and every reference in it points to a schema.
+// TestOpenAPI: each document has every route, and every reference in it points to a schema.
 func TestOpenAPI(t *testing.T) {
-	doc := openAPI(routes(), "1")
+	for about, table := range map[string][]route{aboutSocket: routes(), aboutRemote: remoteTable()} {
+		checkOpenAPI(t, about, table)
+	}
+	op := openAPI(remoteTable(), aboutRemote, "1")["paths"].(map[string]map[string]any)["/v1/programs/{name}/logs"]["get"].(map[string]any)
+	first, second := op["parameters"].([]any)[0].(map[string]any), op["parameters"].([]any)[1].(map[string]any)
+	if op["operationId"] != "get_v1_programs_name_logs" || first["name"] != "name" || first["in"] != "path" || second["name"] != "stream" {
+		t.Errorf("%v", op)
+	}
+}
+
+func checkOpenAPI(t *testing.T, about string, table []route) {
+	t.Helper()
+	doc := openAPI(table, about, "1")
+	if doc["info"].(map[string]any)["description"] != about {
+		t.Errorf("%v", doc["info"])
+	}
 	paths := doc["paths"].(map[string]map[string]any)
-	for _, rt := range routes() {
+	for _, rt := range table {
 		op, ok := paths[rt.Path][strings.ToLower(rt.Method)].(map[string]any)
 		if !ok || op["summary"] != rt.Doc || op["x-access"] != rt.Access.String() {
 			t.Errorf("%s %s: %v", rt.Method, rt.Path, op)

@@ -189,5 +189,5 @@ func postShutdown(s *Server, r *http.Request) (any, error) {
 func getVersion(s *Server, _ *http.Request) (any, error) { return s.cfg.Version, nil }
 
 func getOpenAPI(s *Server, _ *http.Request) (any, error) {
-	return openAPI(routes(), s.cfg.Version.Version), nil
+	return openAPI(routes(), aboutSocket, s.cfg.Version.Version), nil
 }

@@ -10,9 +10,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// openAPI writes the route table as an OpenAPI 3.1 document. Reflection makes the schemas from the
+// The descriptions of the two documents: of the control socket, and of its part over HTTP.
+const (
+	aboutSocket = "Spoken over the unix socket alone. The kernel names the peer; x-access says what a route asks of it."
+	aboutRemote = "The part of the control API that the management listener serves. It takes a bearer token; x-access says what a route asks of its holder."
+)
+
+// openAPI writes a route table as an OpenAPI 3.1 document. Reflection makes the schemas from the
 // wire types, so the document always agrees with the answers.
-func openAPI(table []route, version string) map[string]any {
+func openAPI(table []route, about, version string) map[string]any {
 	s := schemas{}
 	paths := make(map[string]map[string]any)
 	for _, rt := range table {
@@ -25,8 +31,7 @@ func openAPI(table []route, version string) map[string]any {
 	return map[string]any{
 		"openapi": "3.1.0",
 		"info": map[string]any{
-			"title": "agentinit control socket", "version": version,
-			"description": "Spoken over the unix socket alone. The kernel names the peer; x-access says what a route asks of it.",
+			"title": "agentinit control API", "version": version, "description": about,
 		},
 		"paths":      paths,
 		"components": map[string]any{"schemas": map[string]any(s)},
@@ -39,12 +44,12 @@ type schemas map[string]any
 func (s schemas) operation(rt route) map[string]any {
 	op := map[string]any{
 		"summary":     rt.Doc,
-		"operationId": strings.ToLower(rt.Method) + strings.NewReplacer("/", "_", ".", "_", "-", "_").Replace(rt.Path),
+		"operationId": strings.ToLower(rt.Method) + strings.NewReplacer("/", "_", ".", "_", "-", "_", "{", "", "}", "").Replace(rt.Path),
 		"x-access":    rt.Access.String(),
 		"responses":   s.responses(rt),
 	}
-	if len(rt.Query) > 0 {
-		op["parameters"] = parameters(rt.Query)
+	if all := parameters(rt); len(all) > 0 {
+		op["parameters"] = all
 	}
 	if rt.Body != nil {
 		op["requestBody"] = map[string]any{"content": content("application/json", s.of(reflect.TypeOf(rt.Body)))}
@@ -77,14 +82,19 @@ func (s schemas) responses(rt route) map[string]any {
 	return map[string]any{"200": ok, "default": problem}
 }
 
-func parameters(query []param) []any {
-	out := make([]any, len(query))
-	for i, p := range query {
+func parameters(rt route) []any {
+	var out []any
+	if strings.Contains(rt.Path, "{name}") {
+		out = append(out, map[string]any{
+			"name": "name", "in": "path", "required": true, "description": oneName.Doc, "schema": map[string]any{"type": oneName.Type},
+		})
+	}
+	for _, p := range rt.Query {
 		schema := map[string]any{"type": p.Type}
 		if p.Repeated {
 			schema = map[string]any{"type": "array", "items": schema}
 		}
-		out[i] = map[string]any{"name": p.Name, "in": "query", "description": p.Doc, "schema": schema}
+		out = append(out, map[string]any{"name": p.Name, "in": "query", "description": p.Doc, "schema": schema})
 	}
 	return out
 }

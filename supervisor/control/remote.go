@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
@@ -29,6 +30,8 @@ type remoteRoute struct {
 	Doc    string
 }
 
+const remoteOpenAPIPath = "/v1/box/openapi.json"
+
 // remoteRoutes lists what is reachable over HTTP. The adapters have their own routes there. Bridge,
 // shutdown and the log level are only for processes in the box.
 func remoteRoutes() []remoteRoute {
@@ -50,6 +53,7 @@ func remoteRoutes() []remoteRoute {
 		{Method: "GET", Path: "/v1/box/manifest", row: "/v1/manifest", Doc: "Every value of the manifest in force, where it comes from, and the findings."},
 		{Method: "GET", Path: "/v1/box/boot", row: "/v1/boot", Doc: "Record of the boot: phases, artifacts, programs, critical chain."},
 		{Method: "GET", Path: "/v1/box/ready", row: "/v1/ready", Doc: "Whether the box is ready, and what is missing; always 200."},
+		{Method: "GET", Path: remoteOpenAPIPath, row: openAPIPath, Doc: "The routes of programs and of the box as OpenAPI 3.1."},
 		{Method: "POST", Path: "/v1/box/apply", row: "/v1/apply", Doc: "Read the manifest again and carry out the difference; dry_run only shows it."},
 	}
 }
@@ -57,6 +61,37 @@ func remoteRoutes() []remoteRoute {
 // RemotePrefixes are the paths below which Remote has routes. The listener needs them to mount
 // Remote.
 func RemotePrefixes() []string { return []string{"/v1/programs", "/v1/logs", "/v1/box"} }
+
+// rowsByPath are the rows of the route table by method and path, as Remote serves them.
+func rowsByPath() map[string]route {
+	rows := make(map[string]route)
+	for _, rt := range routes() {
+		if rt.Path == openAPIPath {
+			rt.reply = getRemoteOpenAPI
+		}
+		rows[rt.Method+" "+rt.Path] = rt
+	}
+	return rows
+}
+
+func getRemoteOpenAPI(s *Server, _ *http.Request) (any, error) {
+	return openAPI(remoteTable(), aboutRemote, s.cfg.Version.Version), nil
+}
+
+// remoteTable describes the remote routes as rows: where the path names the program, no parameter does.
+func remoteTable() []route {
+	rows := rowsByPath()
+	var table []route
+	for _, remote := range remoteRoutes() {
+		rt := rows[remote.Method+" "+remote.row]
+		rt.Path, rt.Doc = remote.Path, remote.Doc
+		if strings.Contains(remote.Path, "{name}") {
+			rt.Query = slices.DeleteFunc(slices.Clone(rt.Query), func(p param) bool { return p.Name == oneName.Name })
+		}
+		table = append(table, rt)
+	}
+	return table
+}
 
 // Grant is what a credential of the management listener allows. Principal names its holder in the
 // audit trail.
@@ -69,10 +104,7 @@ type Grant struct {
 // checked the credential of a request, and grant says what it allows. grant is called once for each
 // request and must answer from memory.
 func (s *Server) Remote(grant func(*http.Request) Grant) http.Handler {
-	rows := make(map[string]route)
-	for _, rt := range routes() {
-		rows[rt.Method+" "+rt.Path] = rt
-	}
+	rows := rowsByPath()
 	mux := http.NewServeMux()
 	allowed := make(map[string][]string)
 	for _, remote := range remoteRoutes() {
@@ -82,7 +114,7 @@ func (s *Server) Remote(grant func(*http.Request) Grant) http.Handler {
 	for path, methods := range allowed {
 		mux.Handle(path, s.methodNotAllowed(methods))
 	}
-	mux.HandleFunc("/", s.noRoute)
+	mux.Handle("/", s.noRoute(remoteOpenAPIPath))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := grant(r)
 		peer := Peer{UID: noUser, GID: noUser, Granted: g.Access, Principal: g.Principal}

@@ -45,6 +45,8 @@ var (
 	oneName   = param{Name: "name", Type: "string", Doc: "name or unambiguous prefix of one program"}
 )
 
+const openAPIPath = "/v1/openapi.json"
+
 // routes is the control API: for each path, who may use it and what serves it.
 func routes() []route {
 	return []route{
@@ -127,7 +129,7 @@ func routes() []route {
 			Doc: "Stop everything and exit; answers at once."},
 		{Method: "GET", Path: "/v1/version", Access: Open, reply: getVersion, Reply: api.Version{},
 			Doc: "What is answering."},
-		{Method: "GET", Path: "/v1/openapi.json", Access: Open, reply: getOpenAPI, Reply: json.RawMessage{},
+		{Method: "GET", Path: openAPIPath, Access: Open, reply: getOpenAPI, Reply: json.RawMessage{},
 			Doc: "This table as an OpenAPI 3.1 document."},
 		{Method: "GET", Path: "/v1/meta", Access: Open, probe: true, Doc: "Facts about the box, as on the management listener."},
 		{Method: "GET", Path: "/livez", Access: Open, probe: true, Doc: "Whether the supervisor's loop answers."},

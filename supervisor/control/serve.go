@@ -179,8 +179,9 @@ func (s *Server) methodNotAllowed(methods []string) http.Handler {
 	})
 }
 
-func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+// noRoute refuses a path that is not there; list is the path of the list of routes.
+func (s *Server) noRoute(list string) http.HandlerFunc {
 	e := api.Errorf(api.CodeNotFound, "no such route")
-	e.Hint = "GET /v1/openapi.json lists them"
-	s.fail(w, e)
+	e.Hint = "GET " + list + " lists them"
+	return func(w http.ResponseWriter, _ *http.Request) { s.fail(w, e) }
 }

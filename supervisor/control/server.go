@@ -69,7 +69,7 @@ func (s *Server) layOut() *http.ServeMux {
 		mux.Handle(path, s.methodNotAllowed(methods))
 	}
 	mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
-	mux.HandleFunc("/", s.noRoute)
+	mux.Handle("/", s.noRoute(openAPIPath))
 	return mux
 }
 
