@@ -23,9 +23,18 @@ func supervisordRoutes() []route {
 	}
 }
 
+// maxRPCGuests is how many calls of supervised programs without control = true are carried out at once,
+// and as many of those with it.
+const maxRPCGuests = 4
+
 // postRPC answers one XML-RPC call. What the call does is a request of the peer to the control API, with
 // the rights and the audit of that request.
 func postRPC(s *Server, r *http.Request) (any, error) {
+	leave, ok := s.rpcGuests.take(peerOf(r.Context()), s.mayControl)
+	if !ok {
+		return nil, api.Errorf(api.CodeBusy, "supervised programs make %d XML-RPC calls already; try again when one has ended", maxRPCGuests)
+	}
+	defer leave()
 	ctx := context.WithValue(r.Context(), connKey{}, nil) // the connection is busy until the end of the call, not of its requests
 	box := api.LocalClient(func(inner *http.Request) (*http.Response, error) {
 		if inner.Body == nil {

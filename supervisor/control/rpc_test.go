@@ -9,9 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -201,6 +204,36 @@ func TestXMLRPCRights(t *testing.T) {
 	if !strings.Contains(flat(answer), "faultCode<int>30</int>faultString<string>FAILED: refused") {
 		t.Errorf("%s", flat(answer))
 	}
+}
+
+// A program that calls again and again takes the places of programs, and no others.
+func TestXMLRPCPlacesOfPrograms(t *testing.T) {
+	web := controltest.Program("web")
+	web.Spec.Control = true
+	b := controltest.New(web, stoppedProgram("slow"))
+	b.Hold = []string{"slow"}
+	var guest atomic.Bool
+	b.Owners = func(int) (string, bool) { return "web", guest.Load() }
+	socket := controltest.Serve(t, own(b), socketPath(t))
+	guest.Store(true)
+	events := b.Bus.Watch(b.Bus.Seq())
+	var calls sync.WaitGroup
+	for range 4 {
+		calls.Go(func() { ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.startProcess", "slow")) })
+		for e, err := events.Next(t.Context()); e.Name != control.EventChange; e, err = events.Next(t.Context()) {
+			must(t, err)
+		}
+	}
+	status, answer := ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.getPID"))
+	if status != http.StatusServiceUnavailable || !strings.Contains(answer, "4 XML-RPC calls already") {
+		t.Errorf("%d %s", status, answer)
+	}
+	guest.Store(false)
+	if status, answer = ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.getPID")); status != http.StatusOK {
+		t.Errorf("from outside: %d %s", status, answer)
+	}
+	b.Release("slow")
+	calls.Wait()
 }
 
 func TestXMLRPCIsAudited(t *testing.T) {

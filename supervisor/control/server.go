@@ -47,13 +47,17 @@ type Server struct {
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
 
 	logGuests guestPlaces // for answers of logs: one that nobody reads keeps a line in memory
+	rpcGuests guestPlaces // for calls of XML-RPC: each takes megabytes while it is carried out
 }
 
 // New returns a server for the route table. The table is built at the first request, so that a box
 // starts its programs first. The server does not listen yet.
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
-	s := &Server{cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond(), logGuests: newGuestPlaces(cfg.Limits.LogGuests)}
+	s := &Server{
+		cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond(),
+		logGuests: newGuestPlaces(cfg.Limits.LogGuests), rpcGuests: newGuestPlaces(maxRPCGuests),
+	}
 	s.mux = sync.OnceValue(s.layOut)
 	return s
 }

@@ -86,9 +86,9 @@ const APIVersion = "3.0"
 
 // Limits of one request. The caller bounds its body.
 const (
-	maxCalls  = 100     // in a system.multicall
-	maxAnswer = 4 << 20 // bytes of the answers to its calls together, but for the last one
-	maxLog    = 1 << 20 // bytes of a log in an answer
+	maxCalls  = 100       // in a system.multicall
+	maxAnswer = 256 << 10 // bytes of the answers to its calls together, but for the last one
+	maxLog    = 256 << 10 // bytes of a log in an answer
 )
 
 // Answer reads one XML-RPC call from body, carries it out in the box and returns the document to
