@@ -258,17 +258,25 @@ func (s session) read() (api.Status, error) {
 	return status, err
 }
 
-func (s session) processInfo(args []any) (any, error) {
-	name := args[0].(string)
+// process returns the program of that name, and the time of the box.
+func (s session) process(name string) (api.Program, time.Time, error) {
 	status, err := s.read()
 	if err != nil {
-		return nil, err
+		return api.Program{}, time.Time{}, err
 	}
 	c := Choose(status.Programs, name)
 	if c.Group || len(c.Programs) == 0 {
-		return nil, fault(badName, name)
+		return api.Program{}, time.Time{}, fault(badName, name)
 	}
-	return info(c.Programs[0], status.Time), nil
+	return c.Programs[0], status.Time, nil
+}
+
+func (s session) processInfo(args []any) (any, error) {
+	p, now, err := s.process(args[0].(string))
+	if err != nil {
+		return nil, err
+	}
+	return info(p, now), nil
 }
 
 func (s session) allProcessInfo([]any) (any, error) {
@@ -511,15 +519,11 @@ func readLog(stream string) func(session, []any) (any, error) {
 		if length < 0 || offset < 0 && length != 0 {
 			return nil, fault(badArguments, "")
 		}
-		status, err := s.read()
+		p, _, err := s.process(name)
 		if err != nil {
 			return nil, err
 		}
-		c := Choose(status.Programs, name)
-		if c.Group || len(c.Programs) == 0 {
-			return nil, fault(badName, name)
-		}
-		q := api.LogQuery{Names: []string{c.Programs[0].Name}, Stream: stream}
+		q := api.LogQuery{Names: []string{p.Name}, Stream: stream}
 		if offset < 0 {
 			offset = max(offset, -maxLog)
 			q.Lines = -offset // a line has at least its newline
