@@ -156,10 +156,11 @@ func methods() map[string]method {
 		"system.methodSignature":          {[]string{list, text}, 0, "The types of a method's result and parameters.", methodSignature},
 		"system.multicall":                {[]string{list, list}, 0, "Carry out up to 100 calls.", session.multicall},
 	}
-	for verb, request := range map[string]action{"start": start, "stop": stop} {
-		table["supervisor."+verb+"Process"] = method{[]string{flag, text, flag}, 1, verb + " a process, and wait for the outcome unless the second parameter is false.", request.one}
-		table["supervisor."+verb+"ProcessGroup"] = method{[]string{list, text, flag}, 1, verb + " the processes of a group.", request.group}
-		table["supervisor."+verb+"AllProcesses"] = method{[]string{list, flag}, 1, verb + " every process.", request.all}
+	for verb, request := range map[string]action{"Start": start, "Stop": stop} {
+		prefix := "supervisor." + strings.ToLower(verb)
+		table[prefix+"Process"] = method{[]string{flag, text, flag}, 1, verb + " a process, and wait for the outcome unless the second parameter is false.", request.one}
+		table[prefix+"ProcessGroup"] = method{[]string{list, text, flag}, 1, verb + " the processes of a group.", request.group}
+		table[prefix+"AllProcesses"] = method{[]string{list, flag}, 1, verb + " every process.", request.all}
 	}
 	table["supervisor.signalProcess"] = method{[]string{flag, text, text}, 0, "Send a signal to a process.", signal.one}
 	table["supervisor.signalProcessGroup"] = method{[]string{list, text, text}, 0, "Send a signal to the processes of a group.", signal.group}
