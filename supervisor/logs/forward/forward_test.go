@@ -175,6 +175,33 @@ func TestLokiPush(t *testing.T) {
 	}
 }
 
+// Loki refuses entries of more than 256 KiB, so a longer line comes in several, of different times.
+func TestLokiCutsLongLines(t *testing.T) {
+	body, err := lokiStreams("box", []logs.Line{line(1, "web", strings.Repeat("ü", 300_000)+"\xff"), line(2, "web", "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Streams []struct{ Values [][2]string }
+	}
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Fatal(err)
+	}
+	var whole strings.Builder
+	times := map[string]bool{}
+	values := got.Streams[0].Values
+	for _, v := range values[:len(values)-1] {
+		if len(v[1]) > 256<<10 || times[v[0]] {
+			t.Errorf("an entry of %d bytes at %s", len(v[1]), v[0])
+		}
+		times[v[0]] = true
+		whole.WriteString(v[1])
+	}
+	if whole.String() != strings.Repeat("ü", 300_000)+"\ufffd" || len(values) != 4 || values[3][1] != "" {
+		t.Errorf("%d entries, %d bytes", len(values), whole.Len())
+	}
+}
+
 // The OpenTelemetry library decodes the body to the printed lines.
 func TestOTLP(t *testing.T) {
 	r := newRequests(t, false)

@@ -117,6 +117,10 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
+// maxEntry is how much of a line one entry of Loki has; a longer line becomes several. Loki refuses
+// entries of more than 256 KiB (limits_config.max_line_size).
+const maxEntry = 250_000
+
 // lokiStreams is the body of POST /loki/api/v1/push.
 func lokiStreams(host string, batch []logs.Line) ([]byte, error) {
 	type stream struct {
@@ -133,7 +137,11 @@ func lokiStreams(host string, batch []logs.Line) ([]byte, error) {
 			byLabels[key] = s
 			order = append(order, s)
 		}
-		s.Values = append(s.Values, [2]string{strconv.FormatInt(l.Time.UnixNano(), 10), valid(l.Text)})
+		at := l.Time.UnixNano()
+		for text := range pieces(valid(l.Text), maxEntry) {
+			s.Values = append(s.Values, [2]string{strconv.FormatInt(at, 10), text})
+			at++ // Loki drops an entry that has the time and the text of another
+		}
 	}
 	return json.Marshal(map[string]any{"streams": order})
 }

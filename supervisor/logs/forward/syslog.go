@@ -184,15 +184,27 @@ func (s *syslog) write(batch []logs.Line) (whole int, err error) {
 // messages makes the messages of a line.
 func (s *syslog) messages(line logs.Line) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for text := line.Text; ; {
+		for text := range pieces(line.Text, maxText) {
+			if !yield(s.message(line, text)) {
+				return
+			}
+		}
+	}
+}
+
+// pieces are the parts of a text that is too long for one message: each has at most so many bytes, and
+// none begins within a character. A text without bytes has one part.
+func pieces(text string, most int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for {
 			n := len(text)
-			if n > maxText {
-				n = maxText
-				for n > maxText-utf8.UTFMax && !utf8.RuneStart(text[n]) { // not within a character
+			if n > most {
+				n = most
+				for n > most-utf8.UTFMax && !utf8.RuneStart(text[n]) {
 					n--
 				}
 			}
-			if !yield(s.message(line, text[:n])) {
+			if !yield(text[:n]) {
 				return
 			}
 			if text = text[n:]; text == "" {
