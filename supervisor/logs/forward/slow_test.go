@@ -52,7 +52,7 @@ func TestSlowSyslogReceiver(t *testing.T) {
 					r.listener = tls.NewListener(listener, &tls.Config{Certificates: certificates})
 				}
 			}
-			f, err := New(Config{Name: "s", Kind: "syslog", URL: url, Timeout: time.Second})
+			f, err := New(Config{Name: "s", Kind: "syslog", URL: url, Timeout: 3 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,11 +189,28 @@ func TestSyslogProgress(t *testing.T) {
 	}
 }
 
+// A batch is written in parts: the time of an attempt must be enough for the first one.
+func TestSyslogWritesInParts(t *testing.T) {
+	var batch []logs.Line
+	for i := range 100 {
+		batch = append(batch, line(uint64(i+1), "web", strings.Repeat("x", 20_000)))
+	}
+	conn := &breaking{room: 1 << 30}
+	s := &syslog{network: "tcp", conn: conn}
+	if err := s.send(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if written := 1<<30 - conn.room; written < 100*20_000 || conn.longest > chunk+30_000 {
+		t.Errorf("%d bytes, at most %d at once", written, conn.longest)
+	}
+}
+
 // breaking is a connection that fails when some bytes are written.
 type breaking struct {
 	net.Conn
-	room int
-	err  error
+	room    int
+	err     error
+	longest int // bytes of one write
 }
 
 func (c *breaking) Read([]byte) (int, error)         { return 0, os.ErrDeadlineExceeded }
@@ -201,6 +218,7 @@ func (c *breaking) SetReadDeadline(time.Time) error  { return nil }
 func (c *breaking) SetWriteDeadline(time.Time) error { return nil }
 func (c *breaking) Close() error                     { return nil }
 func (c *breaking) Write(b []byte) (int, error) {
+	c.longest = max(c.longest, len(b))
 	if n := c.room; n < len(b) {
 		c.room = 0
 		return n, c.err

@@ -152,6 +152,10 @@ func (s *syslog) dial(ctx context.Context) (err error) {
 	return err
 }
 
+// chunk is how many bytes of messages are collected for one write to a stream. If a whole batch were, an
+// attempt whose time is up before they are collected would write nothing, and each further one as well.
+const chunk = 64 << 10
+
 // write returns how many lines it has written whole, from the first on.
 func (s *syslog) write(batch []logs.Line) (whole int, err error) {
 	if s.network != "tcp" {
@@ -167,18 +171,33 @@ func (s *syslog) write(batch []logs.Line) (whole int, err error) {
 	}
 	var out []byte
 	var ends []int // of the lines in out
+	flush := func() error {
+		if len(out) == 0 {
+			return nil
+		}
+		n, err := s.conn.Write(out)
+		for _, end := range ends {
+			if end <= n {
+				whole++
+			}
+		}
+		out, ends = out[:0], ends[:0]
+		return err
+	}
 	for _, line := range batch {
 		for m := range s.messages(line) {
 			out = append(strconv.AppendInt(out, int64(len(m)), 10), ' ')
 			out = append(out, m...)
 		}
 		ends = append(ends, len(out))
+		if len(out) < chunk {
+			continue
+		}
+		if err := flush(); err != nil {
+			return whole, err
+		}
 	}
-	n, err := s.conn.Write(out)
-	for whole < len(ends) && ends[whole] <= n {
-		whole++
-	}
-	return whole, err
+	return whole, flush()
 }
 
 // messages makes the messages of a line.
