@@ -99,6 +99,13 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"GET", "/v1/logs?follow=true&previous=true", "", 400, "exclude"},
 		{"GET", "/v1/wait?for=tea", "", 400, "for is ready"},
 		{"GET", "/v1/wait?timeout=-1s", "", 400, "timeout"},
+		{"POST", "/RPC2", "", 400, "cannot read the request's body as XML-RPC: it has no <methodName>"},
+		{"POST", "/RPC2", "{}", 400, "text is not expected"},
+		{"POST", "/RPC2", strings.Repeat("<a>", 22<<10), 413, "larger than 65536 bytes"},
+		{"POST", "/RPC2?x=1", xmlCall("supervisor.getPID"), 400, "unknown parameter"},
+		{"GET", "/RPC2", "", 405, "allowed: POST"},
+		{"GET", "/logtail/nosuch/stdout", "", 404, "no program is named"},
+		{"GET", "/logtail/web/stdlog", "", 400, "stdout or stderr"},
 	} {
 		status, body := ask(t, path, c.method, c.target, c.body)
 		var problem api.Error

@@ -38,7 +38,7 @@ func postRPC(s *Server, r *http.Request) (any, error) {
 	ctx := context.WithValue(r.Context(), connKey{}, nil) // the connection is busy until the end of the call, not of its requests
 	box := api.LocalClient(func(inner *http.Request) (*http.Response, error) {
 		if inner.Body == nil {
-			inner.Body = http.NoBody // as a server receives it
+			inner.Body = http.NoBody // the routes read the body of every request
 		}
 		answer := &memory{status: http.StatusOK, header: make(http.Header)}
 		s.mux().ServeHTTP(answer, inner)
@@ -74,9 +74,11 @@ const tailLines = "10"
 
 // getLogTail is the log of one program and what it prints from now on, as text.
 func getLogTail(s *Server, r *http.Request, out *lines) error {
-	c := supervisord.Choose(toPrograms(s.cfg.Supervisor.Snapshot().Programs), r.PathValue("name"))
+	programs := s.cfg.Supervisor.Snapshot().Programs
+	name := r.PathValue("name")
+	c := supervisord.Choose(toPrograms(programs), name)
 	if c.Group || len(c.Programs) == 0 {
-		return unknownNames([]string{r.PathValue("name")}, s.cfg.Supervisor.Snapshot().Programs)
+		return unknownNames([]string{name}, programs)
 	}
 	r.URL.RawQuery = url.Values{
 		"name": {c.Programs[0].Name}, "stream": {r.PathValue("stream")}, "lines": {tailLines}, "follow": {"true"},

@@ -250,29 +250,6 @@ func TestXMLRPCIsAudited(t *testing.T) {
 	}
 }
 
-// What is no XML-RPC is refused before anything is done.
-func TestXMLRPCBadInput(t *testing.T) {
-	socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
-	for _, test := range []struct {
-		method, path, body string
-		status             int
-		want               string
-	}{
-		{"POST", "/RPC2", "", 400, "cannot read the request's body as XML-RPC: it has no <methodName>"},
-		{"POST", "/RPC2", "{}", 400, "text is not expected"},
-		{"POST", "/RPC2", strings.Repeat("<a>", 22<<10), 413, "larger than 65536 bytes"},
-		{"POST", "/RPC2?x=1", xmlCall("supervisor.getPID"), 400, "unknown parameter"},
-		{"GET", "/RPC2", "", 405, "allowed: POST"},
-		{"GET", "/logtail/nosuch/stdout", "", 404, "no program is named"},
-		{"GET", "/logtail/web/stdlog", "", 400, "stdout or stderr"},
-	} {
-		status, answer := ask(t, socket, test.method, test.path, test.body)
-		if status != test.status || !strings.Contains(answer, test.want) {
-			t.Errorf("%s %.20s: %d %s", test.method, test.path, status, answer)
-		}
-	}
-}
-
 // A log tail is the text of a stream, and goes on.
 func TestLogTail(t *testing.T) {
 	socket := controltest.Serve(t, own(rpcBox()), socketPath(t))

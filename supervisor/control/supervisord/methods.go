@@ -1,7 +1,6 @@
 package supervisord
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,78 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Fault is a failed call in the form that supervisord gives it.
-type Fault struct {
-	Code int
-	Text string
-}
-
-// Error implements error.
-func (f *Fault) Error() string { return f.Text }
-
-// The faults of supervisord's interface that occur here, with its numbers.
-const (
-	unknownMethod        = 1
-	incorrectParameters  = 2
-	badArguments         = 3
-	signatureUnsupported = 4
-	shutdownState        = 6
-	badName              = 10
-	badSignal            = 11
-	failed               = 30
-	abnormalTermination  = 40
-	spawnError           = 50
-	alreadyStarted       = 60
-	notRunning           = 70
-	success              = 80
-	cantReread           = 92
-)
-
-func fault(code int, about string) *Fault {
-	text := faultName(code)
-	if about != "" {
-		text += ": " + escape.Text(about)
-	}
-	return &Fault{code, text}
-}
-
-func faultName(code int) string {
-	switch code {
-	case unknownMethod:
-		return "UNKNOWN_METHOD"
-	case incorrectParameters:
-		return "INCORRECT_PARAMETERS"
-	case badArguments:
-		return "BAD_ARGUMENTS"
-	case signatureUnsupported:
-		return "SIGNATURE_UNSUPPORTED"
-	case shutdownState:
-		return "SHUTDOWN_STATE"
-	case badName:
-		return "BAD_NAME"
-	case badSignal:
-		return "BAD_SIGNAL"
-	case abnormalTermination:
-		return "ABNORMAL_TERMINATION"
-	case spawnError:
-		return "SPAWN_ERROR"
-	case alreadyStarted:
-		return "ALREADY_STARTED"
-	case notRunning:
-		return "NOT_RUNNING"
-	}
-	return "FAILED"
-}
-
-// APIVersion is the version of the interface, which supervisorctl compares with its own.
-const APIVersion = "3.0"
+// versionOfInterface is what supervisorctl compares with its own version of the interface.
+const versionOfInterface = "3.0"
 
 // Limits of one request. The caller bounds its body.
 const (
@@ -99,7 +33,7 @@ func Answer(ctx context.Context, box *api.Client, body io.Reader) ([]byte, error
 	if err != nil {
 		return nil, api.Errorf(api.CodeBadRequest, "cannot read the request's body as XML-RPC: %v", err)
 	}
-	s := session{ctx, box}
+	s := session{ctx, box, methods()}
 	v, err := s.call(c)
 	var refused *api.Error
 	if errors.As(err, &refused) && refused.Code == api.CodeForbidden {
@@ -111,22 +45,11 @@ func Answer(ctx context.Context, box *api.Client, body io.Reader) ([]byte, error
 	return response(v), nil
 }
 
-// asFault is the one place that turns an error into a fault.
-func asFault(err error) *Fault {
-	var f *Fault
-	switch {
-	case errors.As(err, &f):
-		return f
-	case api.CodeOf(err) == api.CodeShuttingDown:
-		return fault(shutdownState, "")
-	}
-	return fault(failed, err.Error())
-}
-
 // session is one request of a client.
 type session struct {
-	ctx context.Context
-	box *api.Client
+	ctx     context.Context
+	box     *api.Client
+	methods map[string]method
 }
 
 // method is one method of the interface. Its signature is the type of the result, then those of the
@@ -151,9 +74,9 @@ func methods() map[string]method {
 		"supervisor.getProcessInfo":       {[]string{record, text}, 0, "The state of one process.", session.processInfo},
 		"supervisor.getAllProcessInfo":    {[]string{list}, 0, "The state of every process.", session.allProcessInfo},
 		"supervisor.getAllConfigInfo":     {[]string{list}, 0, "The configuration of every process.", session.allConfigInfo},
-		"system.listMethods":              {[]string{list}, 0, "The names of all methods.", listMethods},
-		"system.methodHelp":               {[]string{text, text}, 0, "What a method does.", methodHelp},
-		"system.methodSignature":          {[]string{list, text}, 0, "The types of a method's result and parameters.", methodSignature},
+		"system.listMethods":              {[]string{list}, 0, "The names of all methods.", session.listMethods},
+		"system.methodHelp":               {[]string{text, text}, 0, "What a method does.", session.methodHelp},
+		"system.methodSignature":          {[]string{list, text}, 0, "The types of a method's result and parameters.", session.methodSignature},
 		"system.multicall":                {[]string{list, list}, 0, "Carry out up to 100 calls.", session.multicall},
 	}
 	for verb, request := range map[string]action{"Start": start, "Stop": stop} {
@@ -192,17 +115,17 @@ func instead(method string) string {
 }
 
 func (s session) call(c call) (any, error) {
-	m, known := methods()[c.method]
+	m, known := s.methods[c.method]
 	if !known {
-		return nil, fault(unknownMethod, instead(c.method))
+		return nil, newFault(unknownMethod, instead(c.method))
 	}
 	params := m.signature[1:]
 	if len(c.params) > len(params) || len(c.params) < len(params)-m.optional {
-		return nil, fault(incorrectParameters, "")
+		return nil, newFault(incorrectParameters, "")
 	}
 	for i, v := range c.params {
 		if typeOf(v) != params[i] {
-			return nil, fault(incorrectParameters, fmt.Sprintf("parameter %d must be of the type %s", i+1, params[i]))
+			return nil, newFault(incorrectParameters, fmt.Sprintf("parameter %d must be of the type %s", i+1, params[i]))
 		}
 	}
 	return m.run(s, c.params)
@@ -219,13 +142,11 @@ func typeOf(v any) string {
 		return "boolean"
 	case []any:
 		return "array"
-	case map[string]any:
-		return "struct"
 	}
 	return ""
 }
 
-func apiVersion(session, []any) (any, error) { return APIVersion, nil }
+func apiVersion(session, []any) (any, error) { return versionOfInterface, nil }
 
 func identification(session, []any) (any, error) { return "agentinit", nil }
 
@@ -267,7 +188,7 @@ func (s session) process(name string) (api.Program, time.Time, error) {
 	}
 	c := Choose(status.Programs, name)
 	if c.Group || len(c.Programs) == 0 {
-		return api.Program{}, time.Time{}, fault(badName, name)
+		return api.Program{}, time.Time{}, newFault(badName, name)
 	}
 	return c.Programs[0], status.Time, nil
 }
@@ -352,173 +273,13 @@ func ModeOf(detail api.ProgramDetail) (m Mode, err error) {
 	return m, err
 }
 
-// action is a verb of the interface. Its methods find the processes that a call means, send one
-// request for all of them, and describe the outcome of each.
-type action struct {
-	request func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
-	// outcome is the fault of one program; 0 means success.
-	outcome func(api.ProgramResult) int
-	// part tells whether a request for a group concerns a program; nil: always.
-	part func(api.Program) bool
-}
-
-var (
-	start = action{request: (*api.Client).Start, outcome: func(r api.ProgramResult) int {
-		switch {
-		case r.Error != nil && r.Error.Code == api.CodeFailed:
-			return spawnError
-		case r.Error != nil && r.Error.Code == api.CodeShuttingDown:
-			return shutdownState
-		case r.Error != nil:
-			return abnormalTermination
-		case !r.Changed:
-			return alreadyStarted
-		}
-		return 0
-	}}
-	stop = action{request: (*api.Client).Stop, outcome: func(r api.ProgramResult) int {
-		switch {
-		case r.Error != nil:
-			return failed
-		case !r.Changed:
-			return notRunning
-		}
-		return 0
-	}}
-	signal = action{request: (*api.Client).Signal, part: Running, outcome: func(r api.ProgramResult) int {
-		if r.Error != nil {
-			return failed
-		}
-		return 0
-	}}
-)
-
-// Running tells whether supervisord would send a signal to a program.
-func Running(p api.Program) bool { return At(p, program.Running, program.Starting, program.Stopping) }
-
-// one is the method for one process. A name of a group gives the answer of the method for groups.
-func (a action) one(s session, args []any) (any, error) {
-	name := args[0].(string)
-	status, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	c := Choose(status.Programs, name)
-	if c.Group {
-		return a.group(s, append([]any{c.Word}, args[1:]...))
-	}
-	if len(c.Programs) == 0 {
-		return nil, fault(badName, name)
-	}
-	if a.part != nil && !a.part(c.Programs[0]) {
-		return nil, fault(notRunning, name)
-	}
-	results, err := a.send(s, c.Programs, args[1:])
-	if err != nil {
-		return nil, err
-	}
-	r := results[0]
-	if code := a.outcome(r); code != 0 {
-		about := name
-		if r.Error != nil && code == failed {
-			about = r.Error.Message
-		}
-		return nil, fault(code, about)
-	}
-	return true, nil
-}
-
-func (a action) group(s session, args []any) (any, error) {
-	name := args[0].(string)
-	status, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	c := Choose(status.Programs, name+":*")
-	if len(c.Programs) == 0 {
-		return nil, fault(badName, name)
-	}
-	return a.several(s, c.Programs, args[1:])
-}
-
-func (a action) all(s session, args []any) (any, error) {
-	status, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	return a.several(s, status.Programs, args)
-}
-
-// several returns the outcome for each program that the request changes. The others are as they should
-// be, so supervisord does not name them.
-func (a action) several(s session, programs []api.Program, args []any) (any, error) {
-	if a.part != nil {
-		programs = slices.DeleteFunc(programs, func(p api.Program) bool { return !a.part(p) })
-	}
-	results, err := a.send(s, programs, args)
-	if err != nil {
-		return nil, err
-	}
-	out := []any{}
-	for _, r := range results {
-		i := slices.IndexFunc(programs, func(p api.Program) bool { return p.Name == r.Name })
-		code := a.outcome(r)
-		if code == alreadyStarted || code == notRunning {
-			continue
-		}
-		text := "OK"
-		if r.Error != nil {
-			text = escape.Text(r.Error.Message)
-		}
-		out = append(out, map[string]any{
-			"name": ProcessName(programs[i]), "group": programs[i].Group, "status": cmp.Or(code, success), "description": text,
-		})
-	}
-	return out, nil
-}
-
-// send makes the request of the action. The rest of a call's parameters is a signal, or whether to
-// wait.
-func (a action) send(s session, programs []api.Program, rest []any) ([]api.ProgramResult, error) {
-	var req api.ActionRequest
-	for _, p := range programs {
-		req.Names = append(req.Names, p.Name)
-	}
-	for _, v := range rest {
-		switch v := v.(type) {
-		case bool:
-			req.NoWait = !v
-		case string:
-			if !knownSignal(v) {
-				return nil, fault(badSignal, v)
-			}
-			req.Signal = v
-		}
-	}
-	if len(req.Names) == 0 {
-		return nil, nil
-	}
-	result, err := a.request(s.box, s.ctx, req)
-	return result.Results, err
-}
-
-// knownSignal tells whether a word is a number or the name of a signal. agentinit decides which of them
-// it sends.
-func knownSignal(word string) bool {
-	if word != "" && strings.Trim(word, "0123456789") == "" {
-		return true
-	}
-	name := "SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG")
-	return unix.SignalNum(name) != 0 || strings.HasPrefix(name, "SIGRT")
-}
-
 // readLog returns the method that reads a stream. A negative offset counts from the end and allows no
 // length; a length of 0 means all from the offset on.
 func readLog(stream string) func(session, []any) (any, error) {
 	return func(s session, args []any) (any, error) {
 		name, offset, length := args[0].(string), args[1].(int), args[2].(int)
 		if length < 0 || offset < 0 && length != 0 {
-			return nil, fault(badArguments, "")
+			return nil, newFault(badArguments, "")
 		}
 		p, _, err := s.process(name)
 		if err != nil {
@@ -546,71 +307,4 @@ func readLog(stream string) func(session, []any) (any, error) {
 		offset = min(offset, len(text))
 		return string(text[offset:min(len(text), offset+length)]), nil
 	}
-}
-
-func listMethods(session, []any) (any, error) {
-	names := []any{}
-	for name := range methods() {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b any) int { return cmp.Compare(a.(string), b.(string)) })
-	return names, nil
-}
-
-func methodHelp(_ session, args []any) (any, error) {
-	m, known := methods()[args[0].(string)]
-	if !known {
-		return nil, fault(signatureUnsupported, "")
-	}
-	return m.doc, nil
-}
-
-func methodSignature(_ session, args []any) (any, error) {
-	m, known := methods()[args[0].(string)]
-	if !known {
-		return nil, fault(signatureUnsupported, "")
-	}
-	out := []any{}
-	for _, name := range m.signature {
-		out = append(out, name)
-	}
-	return out, nil
-}
-
-// multicall carries out the calls one after the other. Each result is a list with the value, or a
-// fault.
-func (s session) multicall(args []any) (any, error) {
-	calls := args[0].([]any)
-	if len(calls) > maxCalls {
-		return nil, fault(badArguments, fmt.Sprintf("more than %d calls", maxCalls))
-	}
-	out := []any{}
-	size := 0
-	for _, c := range calls {
-		result := encode(s.oneOf(c, size))
-		size += len(result)
-		out = append(out, result)
-	}
-	return out, nil
-}
-
-// oneOf carries out one call of several, whose answers have the size so far.
-func (s session) oneOf(c any, size int) any {
-	members, _ := c.(map[string]any)
-	name, named := members["methodName"].(string)
-	params, listed := members["params"].([]any)
-	if _, given := members["params"]; !named || given && !listed {
-		return fault(incorrectParameters, "").value()
-	}
-	switch {
-	case name == "system.multicall":
-		return fault(incorrectParameters, "a multicall within a multicall").value()
-	case size > maxAnswer:
-		return fault(failed, "the answers to the other calls are too long").value()
-	}
-	v, err := s.call(call{name, params})
-	if err != nil {
-		return asFault(err).value()
-	}
-	return []any{v}
 }

@@ -245,15 +245,15 @@ func response(v any) []byte {
 }
 
 // response is the document that answers a call with a fault.
-func (f *Fault) response() []byte {
+func (f *fault) response() []byte {
 	out := bytes.NewBufferString(prolog + "<fault>\n")
 	writeValue(out, f.value())
 	out.WriteString("</fault>\n</methodResponse>\n")
 	return out.Bytes()
 }
 
-func (f *Fault) value() map[string]any {
-	return map[string]any{"faultCode": f.Code, "faultString": f.Text}
+func (f *fault) value() map[string]any {
+	return map[string]any{"faultCode": f.code, "faultString": f.text}
 }
 
 // encoded is a value that is written already.

@@ -1,0 +1,174 @@
+package supervisord
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// action is a verb of the interface. Its methods find the processes that a call means, send one
+// request for all of them, and describe the outcome of each.
+type action struct {
+	request func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
+	// outcome is the fault of one program; 0 means success.
+	outcome func(api.ProgramResult) int
+	// part tells whether a request for a group concerns a program; nil: always.
+	part func(api.Program) bool
+}
+
+var (
+	start = action{request: (*api.Client).Start, outcome: func(r api.ProgramResult) int {
+		switch {
+		case r.Error != nil && r.Error.Code == api.CodeFailed:
+			return spawnError
+		case r.Error != nil && r.Error.Code == api.CodeShuttingDown:
+			return shutdownState
+		case r.Error != nil:
+			return abnormalTermination
+		case !r.Changed:
+			return alreadyStarted
+		}
+		return 0
+	}}
+	stop = action{request: (*api.Client).Stop, outcome: func(r api.ProgramResult) int {
+		switch {
+		case r.Error != nil:
+			return failed
+		case !r.Changed:
+			return notRunning
+		}
+		return 0
+	}}
+	signal = action{request: (*api.Client).Signal, part: Running, outcome: func(r api.ProgramResult) int {
+		if r.Error != nil {
+			return failed
+		}
+		return 0
+	}}
+)
+
+// Running tells whether supervisord would send a signal to a program.
+func Running(p api.Program) bool { return At(p, program.Running, program.Starting, program.Stopping) }
+
+// one is the method for one process. A name of a group gives the answer of the method for groups.
+func (a action) one(s session, args []any) (any, error) {
+	name := args[0].(string)
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c := Choose(status.Programs, name)
+	if c.Group {
+		return a.group(s, append([]any{c.Word}, args[1:]...))
+	}
+	if len(c.Programs) == 0 {
+		return nil, newFault(badName, name)
+	}
+	if a.part != nil && !a.part(c.Programs[0]) {
+		return nil, newFault(notRunning, name)
+	}
+	results, err := a.send(s, c.Programs, args[1:])
+	if err != nil {
+		return nil, err
+	}
+	r := results[0]
+	if code := a.outcome(r); code != 0 {
+		about := name
+		if r.Error != nil && code == failed {
+			about = r.Error.Message
+		}
+		return nil, newFault(code, about)
+	}
+	return true, nil
+}
+
+func (a action) group(s session, args []any) (any, error) {
+	name := args[0].(string)
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c := Choose(status.Programs, name+":*")
+	if len(c.Programs) == 0 {
+		return nil, newFault(badName, name)
+	}
+	return a.several(s, c.Programs, args[1:])
+}
+
+func (a action) all(s session, args []any) (any, error) {
+	status, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	return a.several(s, status.Programs, args)
+}
+
+// several returns the outcome for each program that the request changes. The others are as they should
+// be, so supervisord does not name them.
+func (a action) several(s session, programs []api.Program, args []any) (any, error) {
+	if a.part != nil {
+		programs = slices.DeleteFunc(programs, func(p api.Program) bool { return !a.part(p) })
+	}
+	results, err := a.send(s, programs, args)
+	if err != nil {
+		return nil, err
+	}
+	out := []any{}
+	for _, r := range results {
+		i := slices.IndexFunc(programs, func(p api.Program) bool { return p.Name == r.Name })
+		code := a.outcome(r)
+		if code == alreadyStarted || code == notRunning {
+			continue
+		}
+		text := "OK"
+		if r.Error != nil {
+			text = escape.Text(r.Error.Message)
+		}
+		out = append(out, map[string]any{
+			"name": ProcessName(programs[i]), "group": programs[i].Group, "status": cmp.Or(code, success), "description": text,
+		})
+	}
+	return out, nil
+}
+
+// send makes the request of the action. The rest of a call's parameters is a signal, or whether to
+// wait.
+func (a action) send(s session, programs []api.Program, rest []any) ([]api.ProgramResult, error) {
+	var req api.ActionRequest
+	for _, p := range programs {
+		req.Names = append(req.Names, p.Name)
+	}
+	for _, v := range rest {
+		switch v := v.(type) {
+		case bool:
+			req.NoWait = !v
+		case string:
+			if !knownSignal(v) {
+				return nil, newFault(badSignal, v)
+			}
+			req.Signal = v
+		}
+	}
+	if len(req.Names) == 0 {
+		return nil, nil
+	}
+	result, err := a.request(s.box, s.ctx, req)
+	return result.Results, err
+}
+
+// knownSignal tells whether a word is a number or the name of a signal. agentinit decides which of them
+// it sends.
+func knownSignal(word string) bool {
+	if word != "" && strings.Trim(word, "0123456789") == "" {
+		return true
+	}
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG")
+	return unix.SignalNum(name) != 0 || strings.HasPrefix(name, "SIGRT")
+}
