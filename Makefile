@@ -55,7 +55,7 @@ lint: ## gofmt, vet, staticcheck, functions and parameters without use
 	@out=$$(go run $(DEADCODE) ./cmd/... ./image ./release ./nix/vendorhash) || exit 1; \
 	  out=$$(echo "$$out" | grep -vE '^($(TESTS_ONLY))' || true); if [ -n "$$out" ]; then echo "only tests call:"; echo "$$out"; exit 1; fi
 
-# It takes 3 to 10 minutes: the limit of go test itself, 10 minutes, is too low.
+# go test ends a package after 10 minutes unless told otherwise. A slow machine needs longer.
 e2e: deps image-test ## end to end: real PID 1, real containers (root)
 	AGENTINIT_E2E=1 go test -count=1 -timeout 40m -v -parallel 6 ./e2e/...
 	AGENTINIT_E2E=1 go test -count=1 -v -run PGlite ./adapters/memory
