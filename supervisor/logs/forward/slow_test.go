@@ -114,8 +114,9 @@ func (r *slowReceiver) connections() error {
 			return err
 		}
 		if c, ok := conn.(*tls.Conn); ok {
-			if err := c.Handshake(); err != nil {
-				return errors.Join(err, c.Close())
+			if err := c.Handshake(); err != nil { // the attempt was over before it was accepted
+				_ = c.Close()
+				continue
 			}
 		}
 		<-r.begin
