@@ -304,6 +304,13 @@ func (s *stream) read(buf []byte) (n int, open bool) {
 	return max(n, 0), err == nil && n > 0
 }
 
+// unread tells whether the pipe has output that was not read yet.
+func (s *stream) unread() bool {
+	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
+}
+
 // owned tells whether a pump has the stream.
 func (s *stream) owned() bool { return s.queue != nil && s.queue.owns(s) }
 

@@ -3,6 +3,7 @@ package logs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,8 +57,11 @@ func (s *sinkhole) bytes(t testing.TB) []byte {
 	return <-s.done
 }
 
+// newPlane makes a plane in which a line waits for its end, however slow the machine is, unless cfg
+// says otherwise.
 func newPlane(t testing.TB, cfg Config) *Plane {
 	t.Helper()
+	cfg.FlushAfter = cmp.Or(cfg.FlushAfter, -1)
 	p := New(cfg)
 	t.Cleanup(func() {
 		if err := p.Close(context.Background()); err != nil {

@@ -266,10 +266,46 @@ func TestUnfinishedLineIsFlushed(t *testing.T) {
 	}
 }
 
+// If agentinit itself is late, and the rest of a line is in the pipe when its time has come, the
+// line is not cut.
+func TestLateReaderCutsNoLine(t *testing.T) {
+	p := newPlane(t, Config{FlushAfter: time.Hour})
+	c, err := p.Open(Options{Program: "web", To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newReactor() // it does not run: the test takes its steps
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, buf := c.streams[0], make([]byte, readSize)
+	comes := func() []string { // the time of the unfinished line
+		s.flushAt = time.Time{}
+		r.flushPartials()
+		return texts(lastLines(c, Stdout, 9))
+	}
+	write(t, c.Stdout, "a line")
+	r.serve(s, buf)
+	write(t, c.Stdout, " and more")
+	if got := comes(); len(got) > 0 {
+		t.Errorf("cut while its rest was in the pipe: %q", got)
+	}
+	r.serve(s, buf)
+	if got := comes(); !slices.Equal(got, []string{"a line and more"}) {
+		t.Errorf("after the pipe was read: %q", got)
+	}
+	r.timer.Stop()
+	if err := errors.Join(r.epoll.Close(), unix.Close(r.wake)); err != nil {
+		t.Error(err)
+	}
+	c.Abandon()
+	<-c.Done()
+}
+
 // Each program can have its own maximum line length and flush time.
 func TestLineOptionsOfAProgram(t *testing.T) {
 	for _, to := range []To{ToNone, ToFile} {
-		p := newPlane(t, Config{})
+		p := newPlane(t, Config{FlushAfter: DefaultFlushAfter})
 		dir := t.TempDir()
 		programs := []Options{
 			{Program: "default"}, {Program: "prompt", FlushAfter: time.Millisecond}, {Program: "patient", FlushAfter: -1},

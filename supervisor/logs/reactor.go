@@ -308,8 +308,8 @@ func (r *reactor) tick(at time.Time) {
 	r.timer = time.AfterFunc(time.Until(at), func() { r.post(command{op: opFlush}) })
 }
 
-// flushPartials passes on the unfinished lines whose time has come and to which no text was added
-// meanwhile.
+// flushPartials passes on the unfinished lines whose time has come. A line whose rest is in the pipe
+// already waits: agentinit is late then, and not the program.
 func (r *reactor) flushPartials() {
 	now := time.Now()
 	r.tickAt = time.Time{}
@@ -318,9 +318,9 @@ func (r *reactor) flushPartials() {
 		if s.ended.Load() {
 			return true
 		}
-		switch held := s.owned() || len(s.backlog) > 0; {
+		switch {
 		case now.Before(s.flushAt):
-		case held:
+		case s.owned() || len(s.backlog) > 0 || s.unread():
 			s.flushAt = now.Add(s.flushAfter)
 		case len(s.frame.carry) > 0 && s.frame.blocks != s.blocksSeen:
 			s.blocksSeen, s.flushAt = s.frame.blocks, now.Add(s.flushAfter)
