@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -356,6 +357,14 @@ func (f *fileSink) append(b []byte) (int, error) {
 	n, err := f.file.Write(b)
 	first := f.size == 0 && n > 0
 	f.size += int64(n)
+	if n > 0 {
+		// Another process may have appended to the file as well. After a write with O_APPEND, the offset
+		// of the descriptor is the end of what was written. If it is less than the size, the file was
+		// truncated, which vanished finds out.
+		if end, err := f.file.Seek(0, io.SeekCurrent); err == nil {
+			f.size = max(f.size, end)
+		}
+	}
 	if first {
 		f.schedule(time.Now())
 	}

@@ -268,6 +268,44 @@ func TestFileTruncatedInItsPlace(t *testing.T) {
 	}
 }
 
+// An operator, a script or the program itself appends to the log file while agentinit has it open.
+func TestFileThatOthersAppendTo(t *testing.T) {
+	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {
+		path := filepath.Join(t.TempDir(), "web.log")
+		p := newPlane(t, Config{})
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, Rate: rate})
+		own := []string{"one", "two", "three", "four"}
+		for _, line := range own {
+			arrived := p.Subscribe("web", 0, regexp.MustCompile("^"+line+"$"))
+			write(t, stdout, line+"\n")
+			<-arrived.C
+			flush(t, p)
+			if line == "four" {
+				break
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, f, "others_after_"+line+"\n")
+			closeAll(t, f)
+		}
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		flush(t, p)
+		if got := texts(all(p, Query{})); !slices.Equal(got, own) {
+			t.Errorf("%s: memory has %q, want %q", name, got, own)
+		}
+		// The lines of others have no number, so their place among the lines of the program does not matter.
+		got, want := texts(all(p, Query{Files: true})), strings.Fields(readLog(t, path))
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: memory and files have %q, want %q", name, got, want)
+		}
+	}
+}
+
 // The files of all programs are reopened, although no tool has moved this one away.
 func TestReopenedFileInItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
