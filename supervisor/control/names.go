@@ -89,6 +89,24 @@ func lookUp(name string, programs []supervisor.Status) ([]int, error) {
 	return found, nil
 }
 
+// laterPrograms tells which programs the names mean that an apply adds or renames after they have been
+// resolved. Programs are only known by their names then, so it is near to what resolve would find.
+func laterPrograms(names []string, found []supervisor.Status) func(program string) bool {
+	patterns := slices.Clone(names)
+	means := func(name string) bool {
+		return slices.ContainsFunc(patterns, func(pattern string) bool {
+			set, isFirst := strings.CutSuffix(pattern, ":0") // see lookUp
+			return program.Named(pattern, name) || isFirst && name == set
+		})
+	}
+	for _, p := range found {
+		if !means(p.Name) { // it was named by a prefix
+			patterns = append(patterns, p.Group)
+		}
+	}
+	return means
+}
+
 func where(programs []supervisor.Status, match func(supervisor.Status) bool) []int {
 	var out []int
 	for i, p := range programs {

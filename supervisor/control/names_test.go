@@ -77,6 +77,38 @@ func TestResolveOne(t *testing.T) {
 	}
 }
 
+// A reader that follows goes on when an apply adds a program, an instance, or takes instances away.
+func TestLaterPrograms(t *testing.T) {
+	programs := programsNamed("postgres", "web", "web-admin", "worker:0", "worker:1")
+	for _, c := range []struct{ names, later, others string }{
+		{"web", "web web:0 web:3", "web2 web-admin postgres"},
+		{"web:0", "web:0 web", "web:1 web2"}, // the only instance
+		{"worker", "worker worker:2", "worker2 web"},
+		{"worker:1", "worker:1", "worker worker:0 worker:2"},
+		{"worker:0", "worker:0 worker", "worker:1"},
+		{"w*", "web worker:2 web2 worker2", "postgres other"},
+		{"wor", "worker worker:2", "workshop web"}, // a prefix of one group
+		{"post web", "postgres postgres:1 web:1", "web-admin worker:0 posts"},
+	} {
+		asked := strings.Fields(c.names)
+		found, err := resolve(asked, programs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted := laterPrograms(asked, found)
+		for _, name := range strings.Fields(c.later) {
+			if !wanted(name) {
+				t.Errorf("%q does not mean %q", c.names, name)
+			}
+		}
+		for _, name := range strings.Fields(c.others) {
+			if wanted(name) {
+				t.Errorf("%q means %q", c.names, name)
+			}
+		}
+	}
+}
+
 func FuzzResolve(f *testing.F) {
 	programs := programsNamed("postgres", "web", "worker:0", "worker:1")
 	for _, seed := range []string{"web", "w*", "[a-", "worker", "\\", "*[*", "\xff"} {

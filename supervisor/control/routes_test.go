@@ -646,6 +646,35 @@ func TestListingIsCutOffByTheEnd(t *testing.T) {
 	}
 }
 
+// While a client follows web, an apply makes a set of it: its instances have other names.
+func TestAFollowerGetsLaterInstances(t *testing.T) {
+	b := controltest.New(controltest.Program("web"), controltest.Program("other"))
+	for _, name := range []string{"web", "other", "web:1"} {
+		b.Lines = append(b.Lines, logs.Line{Time: controltest.Epoch, Program: name, Stream: logs.Stdout, Text: "hello"})
+	}
+	client := api.NewClient(controltest.Serve(t, own(b), socketPath(t)))
+	for _, follow := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []string
+		err := client.Logs(ctx, api.LogQuery{Names: []string{"web"}, Follow: follow}, func(l api.LogLine) error {
+			if got = append(got, l.Program); len(got) == 2 {
+				cancel()
+			}
+			return nil
+		})
+		cancel()
+		want := []string{"web"}
+		if follow {
+			want = []string{"web", "web:1"}
+		} else {
+			must(t, err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("follow %v: lines of %q, want %q", follow, got, want)
+		}
+	}
+}
+
 func TestEveryWriteIsAudited(t *testing.T) {
 	bodies := map[string]string{
 		"/v1/start": `{"all":true}`, "/v1/stop": `{"all":true}`, "/v1/restart": `{"all":true}`, "/v1/run": `{"names":["web"]}`,

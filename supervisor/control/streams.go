@@ -299,6 +299,9 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		if programs, err = resolve(q.Programs, programs); err != nil {
 			return err
 		}
+		if q.Follow {
+			q.Also = laterPrograms(q.Programs, programs)
+		}
 		q.Programs = nil
 		for _, p := range programs {
 			q.Programs = append(q.Programs, p.Names()...)

@@ -65,6 +65,7 @@ type Plane struct {
 	batches sync.Pool
 	follow  followers
 	secrets atomic.Pointer[redactor]
+	made    atomic.Uint64 // how often a programLog was made
 	ended   chan struct{} // closed; Capture.Done of captures that have ended
 
 	fileHold  time.Duration // fileHold, but for tests

@@ -36,6 +36,7 @@ func (p *Plane) program(name string) *programLog {
 			pl.rings[i] = ring{max: p.cfg.RingBytes, budget: &p.budget}
 		}
 		p.programs[name] = pl
+		p.made.Add(1)
 	}
 	return pl
 }

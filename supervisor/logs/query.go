@@ -18,8 +18,11 @@ import (
 // Query selects lines. The zero value selects all lines in the rings.
 type Query struct {
 	Programs []string // exact names; empty means all programs, later ones too
-	Streams  []Stream // empty means both
-	Run      uint64   // 0 means every run
+	// Also, if not nil, tells by the name whether a program is wanted that Programs does not name: an
+	// apply may add or rename programs while a reader follows.
+	Also    func(program string) bool
+	Streams []Stream // empty means both
+	Run     uint64   // 0 means every run
 	// Runs, if not nil, names the wanted run of each program; other programs are left out.
 	Runs  map[string]uint64
 	Since time.Time // lines read at or after; zero means all
@@ -90,7 +93,7 @@ func (q *Query) matches(seq uint64, at int64, text []byte) bool {
 }
 
 func (q *Query) wantsProgram(name string) bool {
-	return len(q.Programs) == 0 || slices.Contains(q.Programs, name)
+	return len(q.Programs) == 0 || slices.Contains(q.Programs, name) || q.Also != nil && q.Also(name)
 }
 
 func (q *Query) wantsStream(s Stream) bool {
@@ -188,6 +191,7 @@ type reader struct {
 	files generationFiles
 	next  map[*programLog]*[2]uint64
 	upTo  uint64 // the Line.Seq up to which it has taken all lines
+	made  uint64 // Plane.made when it looked for programs
 }
 
 func (r *reader) close() {
@@ -203,11 +207,7 @@ func (r *reader) close() {
 // client that resumes after that line would miss the earlier one.
 func (r *reader) each(upTo uint64, take func(s *chunkSource, ring *ring, next uint64)) {
 	r.upTo = upTo
-	for _, pl := range r.plane.list(r.query.Programs) {
-		if r.next[pl] == nil && pl.enter() {
-			r.next[pl] = new([2]uint64)
-		}
-	}
+	r.arrivals()
 	for pl, next := range r.next {
 		ended := true // the program was removed, and the reader has all its lines
 		for _, kind := range []Stream{Stdout, Stderr} {
@@ -224,6 +224,24 @@ func (r *reader) each(upTo uint64, take func(s *chunkSource, ring *ring, next ui
 		if ended {
 			delete(r.next, pl)
 			r.plane.leave(pl)
+		}
+	}
+}
+
+// arrivals adds the wanted programs that the reader does not know yet.
+func (r *reader) arrivals() {
+	made := r.plane.made.Load()
+	if made == r.made {
+		return // to check the names of all programs at each line would take too long
+	}
+	r.made = made
+	names := r.query.Programs
+	if r.query.Also != nil {
+		names = nil
+	}
+	for _, pl := range r.plane.list(names) {
+		if r.query.wantsProgram(pl.name) && r.next[pl] == nil && pl.enter() {
+			r.next[pl] = new([2]uint64)
 		}
 	}
 }

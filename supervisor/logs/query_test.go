@@ -343,6 +343,36 @@ func TestFollowerOfRemovedProgram(t *testing.T) {
 	}
 }
 
+// A follower that was asked for names gets the lines of programs that come later with such a name.
+func TestFollowerOfProgramsThatComeLater(t *testing.T) {
+	p := newPlane(t, Config{})
+	say := func(program, text string) {
+		c, stdout, stderr := open(t, p, Options{Program: program, To: ToNone})
+		write(t, stdout, text+"\n")
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+	}
+	say("web", "one")
+	say("other", "not wanted")
+	var got []string
+	also := func(name string) bool { return strings.HasPrefix(name, "web:") || name == "last" }
+	for line := range p.Read(t.Context(), Query{Programs: []string{"web"}, Also: also, Follow: true}) {
+		if got = append(got, line.Program+" "+line.Text); line.Text == "one" {
+			say("web:1", "two")
+			say("another", "not wanted")
+			p.Remove("web:1")
+			say("web:1", "three") // it was removed, and is there again
+			say("last", "end")
+		}
+		if line.Text == "end" {
+			break
+		}
+	}
+	if want := []string{"web one", "web:1 three", "last end"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -344,7 +344,8 @@ func (b *Box) Reopen() { b.Reopened.Add(1) }
 func (b *Box) fitting(q logs.Query) []logs.Line {
 	var fit []logs.Line
 	for _, l := range b.Lines {
-		if len(q.Programs) > 0 && !slices.Contains(q.Programs, l.Program) || len(q.Streams) > 0 && !slices.Contains(q.Streams, l.Stream) ||
+		also := q.Also != nil && q.Also(l.Program)
+		if len(q.Programs) > 0 && !slices.Contains(q.Programs, l.Program) && !also || len(q.Streams) > 0 && !slices.Contains(q.Streams, l.Stream) ||
 			l.Time.Before(q.Since) || l.Seq == 0 && l.Time.Before(q.Resume) || !q.Until.IsZero() && !l.Time.Before(q.Until) || q.After > 0 && l.Seq <= q.After ||
 			q.Runs != nil && q.Runs[l.Program] != l.Run || q.Grep != nil && !q.Grep.MatchString(l.Text) {
 			continue
