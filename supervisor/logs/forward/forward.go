@@ -89,6 +89,7 @@ type Forwarder struct {
 	turn chan struct{}
 
 	// The goroutines of Start write these, and Close uses them afterwards.
+	last     lastLine
 	received uint64 // Seq of the newest line that was read
 	known    uint64 // how many lines of all programs were read, or marked as lost
 	batch    batch  // lines that were read and neither sent nor given up
@@ -154,7 +155,7 @@ func (f *Forwarder) Start(source Source) {
 	f.done.Go(func() {
 		for line := range source.Read(ctx, logs.Query{Follow: true}) {
 			if f.wants(line) {
-				f.collect(ctx, line)
+				f.collect(ctx, f.last.apart(line))
 			}
 			f.received = max(f.received, line.Seq)
 			f.known += max(line.Dropped, 1)
@@ -211,7 +212,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) (missed uint64) {
 		case line.Dropped > 0:
 			lost += line.Dropped
 		default:
-			add(line)
+			add(f.last.apart(line))
 		}
 	}
 	// The mark of a loss may count too many lines, also some that the forwarder has counted already.
@@ -236,6 +237,28 @@ func (f *Forwarder) wants(line logs.Line) bool {
 	return len(f.cfg.Programs) == 0 || slices.ContainsFunc(f.cfg.Programs, func(glob string) bool {
 		return program.Named(glob, line.Program)
 	})
+}
+
+// lastLine is the newest line that was taken.
+type lastLine struct {
+	program string
+	stream  logs.Stream
+	time    time.Time
+	equal   time.Duration // how many lines before it had its time, in nanoseconds
+}
+
+// apart gives each line of a stream a time of its own. Lines that were read together have one time,
+// and Loki drops an entry that has the time and the text of another (unorderedHeadBlock in its
+// pkg/chunkenc). The time belongs to the line and not to the batch, so an entry that is sent again is
+// still dropped.
+func (l *lastLine) apart(line logs.Line) logs.Line {
+	if line.Program == l.program && line.Stream == l.stream && line.Time.Equal(l.time) {
+		l.equal++
+	} else {
+		*l = lastLine{line.Program, line.Stream, line.Time, 0}
+	}
+	line.Time = line.Time.Add(l.equal)
+	return line
 }
 
 type batch struct {

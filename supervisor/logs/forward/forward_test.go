@@ -175,6 +175,42 @@ func TestLokiPush(t *testing.T) {
 	}
 }
 
+// Loki drops an entry that has the time and the text of another one in its stream. A program prints the
+// same line several times at once: the braces of a JSON document, empty lines, the frames of a recursion.
+func TestLokiKeepsEqualLines(t *testing.T) {
+	r := newRequests(t, false)
+	var lines []logs.Line
+	for i := range 7 {
+		lines = append(lines, line(uint64(i+1), "web", "}"))
+	}
+	s := newSource(lines...)
+	f := start(t, Config{Name: "l", Kind: "loki", URL: r.URL, BatchLines: 3, BatchWait: time.Hour}, s)
+	first := <-r.bodies
+	finish(t, f, s) // sends again what was under way
+	r.Close()
+	r.bodies <- first
+	close(r.bodies)
+	seen := map[string]bool{}
+	for body := range r.bodies {
+		var got struct {
+			Streams []struct{ Values [][2]string }
+		}
+		if err := json.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range got.Streams[0].Values {
+			at, err := strconv.ParseInt(v[0], 10, 64)
+			if later := time.Unix(0, at).Sub(noon); err != nil || later < 0 || later > time.Microsecond {
+				t.Errorf("time %q is %v after the line was read", v[0], later)
+			}
+			seen[v[0]] = true
+		}
+	}
+	if len(seen) != len(lines) {
+		t.Errorf("%d equal lines have %d different times", len(lines), len(seen))
+	}
+}
+
 // Loki refuses entries of more than 256 KiB, so a longer line comes in several, of different times.
 func TestLokiCutsLongLines(t *testing.T) {
 	body, err := lokiStreams("box", []logs.Line{line(1, "web", strings.Repeat("ü", 300_000)+"\xff"), line(2, "web", "")})
