@@ -24,7 +24,7 @@ func rotatedFiles(t *testing.T, n int) (a *archive, files []string) {
 		if err := os.WriteFile(path, []byte("line\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		name, err := a.shift()
+		name, err := a.shift(func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}

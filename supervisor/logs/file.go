@@ -527,8 +527,9 @@ func (f *fileSink) closeFile() {
 // (its directory is not writable, or it is a mount point) grows on, because its lines must not be
 // lost for that.
 func (f *fileSink) rotate() error {
-	name, err := f.archive.shift()
+	name, err := f.archive.shift(f.gen.leave)
 	if err != nil {
+		f.gen.leave(f.path)
 		if f.retryAt.IsZero() {
 			f.report(err)
 		}

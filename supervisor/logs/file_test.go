@@ -627,7 +627,7 @@ func TestArchiveNamesGrow(t *testing.T) {
 		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.shift(); err != nil {
+		if _, err := a.shift(func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		if a.newest <= before {

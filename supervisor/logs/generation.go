@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,8 @@ type generation struct {
 	path string       // where to find the file if file is nil; "" if that is unknown
 	ino  uint64
 
+	recorded atomic.Int64 // the end of the newest text that a ring has had
+
 	inherited int64  // bytes that were in the file when it was first opened
 	queued    []span // places written from the queue's memory, while a ring has the text as text
 }
@@ -35,6 +38,7 @@ func (g *generation) enqueue(off int64, n int, p piece) {
 		g.queued = slices.DeleteFunc(g.queued, span.forgotten)
 	}
 	g.queued = append(g.queued, span{off: off, end: off + int64(n), seq: p.seq, time: p.time, ring: p.ring})
+	g.recorded.Store(off + int64(n))
 }
 
 // isForgotten tells whether no ring has text of the file as text any more.
@@ -47,6 +51,14 @@ func (g *generation) isForgotten() bool {
 
 // errGone says that no file has the text any more.
 var errGone = errors.New("the log file is gone")
+
+// leave records that the sink is about to rename the file, which it still has open. Done before the
+// rename, so that a reader never finds the renamed file in the directory without knowing it.
+func (g *generation) leave(path string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.path = path
+}
 
 // retire records that the sink has closed the file, and where it is now.
 func (g *generation) retire(path string) {

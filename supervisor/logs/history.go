@@ -5,7 +5,10 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
 // This file reads the lines that only the log files have: those of an earlier agentinit, and those
@@ -25,7 +28,8 @@ func (s span) forgotten() bool { return s.ring != nil && s.seq <= s.ring.forgot.
 
 // logFile is one file of a sink, as it was when a reader began.
 type logFile struct {
-	path  string // without the suffix of compression
+	path  string      // without the suffix of compression
+	gen   *generation // nil if no ring knows the file
 	ended time.Time
 	size  int64 // how many bytes of it to read
 	spans []span
@@ -67,14 +71,15 @@ func (r *reader) gaps() []*gapSource {
 	if len(sinks) == 0 {
 		return nil
 	}
-	known := r.plane.spans()
+	listed := make([][]archived, len(sinks))
+	for i, f := range sinks {
+		listed[i], _ = f.archive.list() // a directory that cannot be read yields no lines
+	}
+	known := r.plane.covered()
 	forgot := r.plane.forgotten()
 	var all []*gapSource
-	for _, f := range sinks {
-		files, err := f.logFiles(known, &r.query)
-		if err != nil {
-			continue // a directory that cannot be read yields no lines
-		}
+	for i, f := range sinks {
+		files := f.logFiles(listed[i], known[f.path], &r.query)
 		o := f.options.Load()
 		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, maxLine: o.MaxLine, files: files, limit: forgot[o.Program] + 1})
 	}
@@ -92,17 +97,29 @@ func (p *Plane) forgotten() map[string]uint64 {
 
 // covered lists the parts of a file that need not be read from it.
 type covered struct {
+	gen   *generation
+	path  string
 	spans []span
-	// limit is the offset from which on the bytes are newer than those in the rings.
-	limit     int64
-	inherited int64 // see generation
+	limit int64 // the offset from which on the bytes are newer than those in the rings
 }
 
-// spans collects, by the path of each file, what all rings have. That is the text that the rings
-// refer to in the file, and the text that was written to the file from memory and is still in
+// covered collects, by the path of the log, what all rings have of its files. That is the text that the
+// rings refer to in a file, and the text that was written to the file from memory and is still in
 // memory.
-func (p *Plane) spans() map[string]*covered {
+func (p *Plane) covered() map[string][]*covered {
+	// First, because the rings then have all lines up to there, except those that they have forgotten.
+	limits := map[*generation]int64{}
 	byGeneration := map[*generation][]span{}
+	p.mu.Lock()
+	for _, f := range p.files {
+		for _, gen := range f.queued {
+			byGeneration[gen] = nil
+		}
+		if gen := f.current.Load(); gen != nil {
+			limits[gen], byGeneration[gen] = max(gen.inherited, gen.recorded.Load()), nil
+		}
+	}
+	p.mu.Unlock()
 	for _, pl := range p.list(nil) {
 		for i := range pl.rings {
 			pl.mu.Lock()
@@ -115,70 +132,97 @@ func (p *Plane) spans() map[string]*covered {
 			}
 		}
 	}
-	p.mu.Lock()
-	for _, f := range p.files {
-		for _, gen := range append(f.queued[:len(f.queued):len(f.queued)], f.current.Load()) {
-			if gen != nil && byGeneration[gen] == nil {
-				byGeneration[gen] = []span{}
-			}
-		}
-	}
-	p.mu.Unlock()
-	all := map[string]*covered{}
+	all := map[string][]*covered{}
 	for gen, spans := range byGeneration {
 		gen.mu.RLock()
-		limit := gen.inherited
-		for _, s := range spans {
-			limit = max(limit, s.end)
-		}
+		c := &covered{gen: gen, path: gen.path}
 		for _, s := range gen.queued {
-			limit = max(limit, s.end)
 			if !s.forgotten() {
 				spans = append(spans, s)
 			}
 		}
-		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
-		all[gen.path] = &covered{spans, limit, gen.inherited}
 		gen.mu.RUnlock()
+		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
+		log, isOld := rotated.Log(c.path)
+		limit, known := limits[gen]
+		switch c.spans = spans; {
+		case known:
+			c.limit = limit
+		case isOld:
+			c.limit = math.MaxInt64
+		default: // it has become the current file just now
+			for _, s := range spans {
+				c.limit = max(c.limit, s.end)
+			}
+		}
+		all[log] = append(all[log], c)
 	}
 	return all
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
-// lines since the times of the query.
-func (f *fileSink) logFiles(known map[string]*covered, q *Query) ([]logFile, error) {
-	archives, err := f.archive.list()
-	if err != nil {
-		return nil, err
-	}
+// lines since the times of the query. listed are the rotated files that the directory had before known
+// was collected.
+func (f *fileSink) logFiles(listed []archived, known []*covered, q *Query) []logFile {
 	first := f.archive.first.Load()
+	byPath := map[string]*covered{}
+	for _, c := range known {
+		byPath[c.path] = c
+	}
+	there := map[string]bool{}
+	for _, a := range listed {
+		there[uncompressed(a.path)] = true
+	}
+	for path := range byPath { // those that were rotated after the directory was read
+		if ended, ok := endedAt(strings.TrimPrefix(path, f.path+".")); ok && !there[path] {
+			listed = append(listed, archived{path: path, ended: ended})
+		}
+	}
+	slices.SortStableFunc(listed, func(a, b archived) int { return a.ended.Compare(b.ended) })
 	var files []logFile
-	for _, a := range archives {
+	for _, a := range listed {
 		path := uncompressed(a.path)
 		if n := len(files); n > 0 && files[n-1].path == path {
 			continue // a crash, or just now the compressor, has left both forms
 		}
-		ours := known[path] != nil || first != nil && !a.ended.Before(*first)
+		c := byPath[path]
+		ours := c != nil || first != nil && !a.ended.Before(*first)
 		if !a.ended.Before(q.Since) && (ours || !a.ended.Before(q.Resume)) {
 			file := logFile{path: path, ended: a.ended, size: math.MaxInt64}
-			if c := known[path]; c != nil {
-				file.spans = c.spans
+			if c != nil {
+				file.gen, file.size, file.spans = c.gen, c.limit, c.spans
 			}
 			files = append(files, file)
 		}
 	}
-	if info, err := os.Lstat(f.path); err == nil && info.Mode().IsRegular() {
-		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
-		c := known[f.path]
-		ours := c != nil && file.size > c.inherited
-		if c != nil {
-			file.spans, file.size = c.spans, min(file.size, c.limit)
+	info, err := os.Lstat(f.path)
+	if c := byPath[f.path]; c != nil {
+		file := logFile{path: f.path, gen: c.gen, ended: time.Now(), size: c.limit, spans: c.spans}
+		if err == nil {
+			file.ended = info.ModTime()
 		}
-		if ours || len(files) > 0 || !file.ended.Before(q.Resume) {
+		if c.limit > c.gen.inherited || len(files) > 0 || !file.ended.Before(q.Resume) {
+			files = append(files, file)
+		}
+	} else if err == nil && info.Mode().IsRegular() {
+		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
+		if len(files) > 0 || !file.ended.Before(q.Resume) {
 			files = append(files, file)
 		}
 	}
-	return files, nil
+	return files
+}
+
+// open opens the file where it is now: the current file may have been rotated since the reader began,
+// and then another file has its path.
+func (f *logFile) open() (*generationReader, error) {
+	if f.gen != nil {
+		if r, err := f.gen.reader(); err == nil || !f.gen.isAt(f.path) {
+			return r, err
+		}
+		// A tool has replaced the file, which no program writes to.
+	}
+	return openLog(f.path, 0)
 }
 
 // gapRead is how much of a file is read at once.
@@ -229,7 +273,7 @@ func (s *gapSource) read() {
 	f := &s.files[0]
 	if s.file == nil {
 		var err error
-		if s.file, err = openLog(f.path, 0); err != nil {
+		if s.file, err = f.open(); err != nil {
 			s.files = s.files[1:] // the file was removed meanwhile
 			return
 		}

@@ -295,6 +295,7 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 			ring.append(text[:p.n], c)
 		} else {
 			ring.refer(c)
+			p.gen.recorded.Store(p.off + int64(p.n))
 		}
 		text = text[p.n:]
 		c.seq += uint64(c.lines)

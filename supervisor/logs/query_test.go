@@ -181,6 +181,57 @@ func TestResumeAfterClockWasSetBack(t *testing.T) {
 	}
 }
 
+// A reader is still in a rotated file when the current file, whose text no ring has, is rotated too.
+func TestRotationWhileFilesAreRead(t *testing.T) {
+	for _, compress := range []Compression{CompressNone, CompressGzip} {
+		path := filepath.Join(t.TempDir(), "web.log")
+		before := []string{path + "." + time.Now().Add(-time.Hour).UTC().Format(rotated.Layout), path}
+		for i, name := range before {
+			if err := os.WriteFile(name, []byte(fmt.Sprintf("earlier %d\nearlier %d\n", 2*i, 2*i+1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := newPlane(t, Config{})
+		o := Options{Program: "web", Path: path, MaxBytes: 30, Backups: -1, Compress: compress}
+		capture(t, p, o, "now\n")
+		var got []string
+		for line := range p.Read(t.Context(), Query{Files: true}) {
+			if got = append(got, line.Text); len(got) == 1 {
+				o.Run = 2
+				capture(t, p, o, "later, so that the file is rotated\n")
+				settle(t, p)
+			}
+		}
+		if want := []string{"earlier 0", "earlier 1", "earlier 2", "earlier 3", "now"}; !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", compress, got, want)
+		}
+	}
+}
+
+// An apply gives the program another log file. The rings forget the lines in the former one, which stays.
+func TestReadingAFormerFile(t *testing.T) {
+	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {
+		dir := t.TempDir()
+		p := newPlane(t, Config{RingBytes: 2000}) // less than the runs below need
+		o := Options{Program: "web", Path: filepath.Join(dir, "former"), Rate: rate}
+		capture(t, p, o, "one\ntwo\n")
+		want := []string{"one", "two"}
+		o.Path = filepath.Join(dir, "newer")
+		for run := range 40 {
+			o.Run = uint64(run + 2)
+			line := fmt.Sprintf("run %d %s", run, strings.Repeat("x", 100))
+			capture(t, p, o, line+"\n")
+			want = append(want, line)
+		}
+		got := texts(all(p, Query{Files: true}))
+		slices.Sort(got) // two files have no order
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A client goes away in the middle of a file.
 func TestReaderClosesItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")

@@ -64,9 +64,9 @@ type archive struct {
 // must stay at rest.
 const agingStep = time.Hour
 
-// shift gives the current file its archive name and returns that name. It returns "" if another
-// process has moved the file away, which counts as a rotation too.
-func (a *archive) shift() (name string, err error) {
+// shift gives the current file its archive name and returns that name. It calls announce with the name
+// first. It returns "" if another process has moved the file away, which counts as a rotation too.
+func (a *archive) shift(announce func(name string)) (name string, err error) {
 	if a.newest == "" {
 		a.newest = a.last()
 	}
@@ -82,6 +82,7 @@ func (a *archive) shift() (name string, err error) {
 	}
 	a.newest = suffix
 	name = a.path + "." + suffix
+	announce(name)
 	err = inDirectory(a.path, func(d *safeopen.Directory, base string) error {
 		return d.Rename(base, filepath.Base(name))
 	})
