@@ -1,9 +1,9 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -37,16 +37,8 @@ func postRPC(s *Server, r *http.Request) (any, error) {
 	defer leave()
 	ctx := context.WithValue(r.Context(), connKey{}, nil) // the connection is busy until the end of the call, not of its requests
 	box := api.LocalClient(func(inner *http.Request) (*http.Response, error) {
-		if inner.Body == nil {
-			inner.Body = http.NoBody // the routes read the body of every request
-		}
-		answer := &memory{status: http.StatusOK, header: make(http.Header)}
-		s.mux().ServeHTTP(answer, inner)
-		exchange.SetRoute(ctx, "/RPC2")
-		return &http.Response{
-			StatusCode: answer.status, Status: strconv.Itoa(answer.status) + " " + http.StatusText(answer.status),
-			Header: answer.header, Body: io.NopCloser(&answer.body), Request: inner,
-		}, nil
+		defer exchange.SetRoute(ctx, "/RPC2") // the request has set its own
+		return s.serveLocally(inner), nil
 	})
 	body, err := supervisord.Answer(ctx, box, r.Body)
 	if err != nil {
@@ -55,19 +47,80 @@ func postRPC(s *Server, r *http.Request) (any, error) {
 	return document{contentType: "text/xml", body: body}, nil
 }
 
-// memory is an answer that is kept in memory. It has no connection, so no deadlines either.
-type memory struct {
-	status int
-	header http.Header
-	body   bytes.Buffer
+// serveLocally answers a request of this process. Its handler waits while the answer is not read, so a
+// long answer, such as a log of megabytes, is never in memory as a whole.
+func (s *Server) serveLocally(r *http.Request) *http.Response {
+	ctx, cancel := context.WithCancel(r.Context())
+	r = r.WithContext(ctx)
+	if r.Body == nil {
+		r.Body = http.NoBody // the routes read the body of every request
+	}
+	w := &localWriter{status: http.StatusOK, header: make(http.Header)}
+	next, stop := iter.Pull(func(yield func([]byte) bool) {
+		w.yield = yield
+		s.mux().ServeHTTP(w, r)
+	})
+	body := &localBody{next: next, close: func() { cancel(); stop() }}
+	body.more() // until then the header is not complete
+	return &http.Response{
+		StatusCode: w.status, Status: strconv.Itoa(w.status) + " " + http.StatusText(w.status),
+		Header: w.header, Body: body, Request: r,
+	}
 }
 
-func (m *memory) Header() http.Header              { return m.header }
-func (m *memory) WriteHeader(status int)           { m.status = status }
-func (m *memory) Write(p []byte) (int, error)      { return m.body.Write(p) }
-func (m *memory) FlushError() error                { return nil }
-func (m *memory) SetReadDeadline(time.Time) error  { return nil }
-func (m *memory) SetWriteDeadline(time.Time) error { return nil }
+// localWriter passes what a handler writes to the reader of the answer. It has no connection, so no
+// deadlines either.
+type localWriter struct {
+	status int
+	header http.Header
+	yield  func([]byte) bool // false: the reader has closed the answer
+}
+
+func (w *localWriter) Header() http.Header    { return w.header }
+func (w *localWriter) WriteHeader(status int) { w.status = status }
+
+func (w *localWriter) Write(p []byte) (int, error) {
+	if !w.yield(p) {
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+func (w *localWriter) FlushError() error                { return nil }
+func (w *localWriter) SetReadDeadline(time.Time) error  { return nil }
+func (w *localWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// localBody reads what the handler writes.
+type localBody struct {
+	next  func() ([]byte, bool)
+	close func()
+	rest  []byte // of the latest write
+	ended bool
+}
+
+// more waits for the next write if the latest one has been read.
+func (b *localBody) more() {
+	for len(b.rest) == 0 && !b.ended {
+		var ok bool
+		b.rest, ok = b.next()
+		b.ended = !ok
+	}
+}
+
+func (b *localBody) Read(p []byte) (int, error) {
+	b.more()
+	if b.ended {
+		return 0, io.EOF
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+func (b *localBody) Close() error {
+	b.close()
+	return nil
+}
 
 // tailLines is how much of the past a log tail begins with.
 const tailLines = "10"

@@ -2,11 +2,15 @@ package control_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
+	"iter"
+	"math"
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -147,6 +151,8 @@ func TestXMLRPC(t *testing.T) {
 		{"supervisor.readProcessStdoutLog", []any{"web", 2, 3}, "<string>e&#xA;t</string>"},
 		{"supervisor.readProcessStdoutLog", []any{"web", 99, 3}, "<string></string>"},
 		{"supervisor.readProcessStdoutLog", []any{"web", -3, 0}, "<string>wo&#xA;</string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", math.MinInt, 0}, "<string>one&#xA;two&#xA;</string>"},
+		{"supervisor.readProcessStdoutLog", []any{"web", 1, math.MaxInt}, "<string>ne&#xA;two&#xA;</string>"},
 		{"supervisor.readProcessStdoutLog", []any{"web", -3, 1}, faultOf(3, "BAD_ARGUMENTS")},
 		{"supervisor.readProcessStdoutLog", []any{"web", 0, -1}, faultOf(3, "BAD_ARGUMENTS")},
 		{"supervisor.readProcessStderrLog", []any{"web", -1600, 0}, "<string>oh&#xA;</string>"},
@@ -247,6 +253,62 @@ func TestXMLRPCIsAudited(t *testing.T) {
 	}))
 	if len(got) != 1 || got[0].Action != "signal" || got[0].Peer == nil || got[0].Peer.PID != os.Getpid() {
 		t.Errorf("%+v", got)
+	}
+}
+
+// longLog is a log of 128 MiB. It counts the lines that were read, and what was in memory at the last
+// one.
+type longLog struct {
+	*controltest.Box
+	read int
+	heap uint64
+}
+
+func (l *longLog) Read(context.Context, logs.Query) iter.Seq[logs.Line] {
+	const lines = 128
+	text := strings.Repeat("x", 1<<20)
+	return func(yield func(logs.Line) bool) {
+		for l.read < lines {
+			l.read++
+			if l.read == lines {
+				l.heap = heap()
+			}
+			if !yield(logs.Line{Seq: uint64(l.read), Time: controltest.Epoch, Program: "web", Text: text}) {
+				return
+			}
+		}
+	}
+}
+
+// heap is how many bytes are in use.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A program can make its log as long as it likes: agentinit has no more of it in memory than it answers
+// with, and reads no further.
+func TestXMLRPCOfALongLog(t *testing.T) {
+	read := func(offset, length int) *longLog {
+		b := rpcBox()
+		log := &longLog{Box: b}
+		cfg := own(b)
+		cfg.Logs = log
+		socket := controltest.Serve(t, cfg, socketPath(t))
+		status, answer := ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.readProcessStdoutLog", "web", offset, length))
+		if status != http.StatusOK || !strings.Contains(flat(answer), "<string>xxx") {
+			t.Errorf("%d %.500s", status, answer)
+		}
+		return log
+	}
+	if log := read(1<<20+1, 5); log.read != 2 {
+		t.Errorf("read %d lines for a part of the second one", log.read)
+	}
+	before := heap()
+	if log := read(-5, 0); log.heap > before+32<<20 {
+		t.Errorf("%d MiB of a log are in memory", (log.heap-before)>>20)
 	}
 }
 

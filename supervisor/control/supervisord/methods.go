@@ -290,21 +290,39 @@ func readLog(stream string) func(session, []any) (any, error) {
 			offset = max(offset, -maxLog)
 			q.Lines = -offset // a line has at least its newline
 		}
-		var text []byte
-		err = s.box.Logs(s.ctx, q, func(l api.LogLine) error {
-			text = append(text, Raw(l)...)
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		if offset < 0 {
-			return string(text[max(0, len(text)+offset):]), nil
-		}
 		if length == 0 || length > maxLog {
 			length = maxLog
 		}
-		offset = min(offset, len(text))
-		return string(text[offset:min(len(text), offset+length)]), nil
+		text := excerpt{offset: offset, length: length}
+		if err := s.box.Logs(s.ctx, q, text.add); err != nil && !errors.Is(err, errEnough) {
+			return nil, err
+		}
+		return string(text.kept), nil
 	}
+}
+
+// excerpt is a part of a log: length bytes from an offset on, or the last bytes if the offset is
+// negative. It keeps no more than that of the lines that are added.
+type excerpt struct {
+	offset, length int
+	kept           []byte
+}
+
+// errEnough says that the lines to come are behind the part.
+var errEnough = errors.New("enough")
+
+func (e *excerpt) add(l api.LogLine) error {
+	e.kept = append(e.kept, Raw(l)...)
+	if e.offset < 0 {
+		e.kept = e.kept[max(0, len(e.kept)+e.offset):]
+		return nil
+	}
+	before := min(e.offset, len(e.kept))
+	e.offset -= before
+	e.kept = e.kept[before:]
+	if len(e.kept) < e.length {
+		return nil
+	}
+	e.kept = e.kept[:e.length]
+	return errEnough
 }
