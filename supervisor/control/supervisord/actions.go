@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -71,10 +72,14 @@ func (a action) one(s session, args []any) (any, error) {
 	if len(c.Programs) == 0 {
 		return nil, newFault(badName, name)
 	}
+	req, err := options(args[1:])
+	if err != nil {
+		return nil, err
+	}
 	if a.part != nil && !a.part(c.Programs[0]) {
 		return nil, newFault(notRunning, name)
 	}
-	results, err := a.send(s, c.Programs, args[1:])
+	results, err := a.send(s, c.Programs, req)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +121,21 @@ func (a action) several(s session, programs []api.Program, args []any) (any, err
 	if a.part != nil {
 		programs = slices.DeleteFunc(programs, func(p api.Program) bool { return !a.part(p) })
 	}
-	results, err := a.send(s, programs, args)
+	out := []any{}
+	tell := func(p api.Program, code int, text string) {
+		out = append(out, map[string]any{"name": ProcessName(p), "group": p.Group, "status": code, "description": text})
+	}
+	req, err := options(args)
+	if err != nil {
+		for _, p := range programs {
+			tell(p, asFault(err).code, err.Error())
+		}
+		return out, nil
+	}
+	results, err := a.send(s, programs, req)
 	if err != nil {
 		return nil, err
 	}
-	out := []any{}
 	for _, r := range results {
 		i := slices.IndexFunc(programs, func(p api.Program) bool { return p.Name == r.Name })
 		code := a.outcome(r)
@@ -131,30 +146,32 @@ func (a action) several(s session, programs []api.Program, args []any) (any, err
 		if r.Error != nil {
 			text = escape.Text(r.Error.Message)
 		}
-		out = append(out, map[string]any{
-			"name": ProcessName(programs[i]), "group": programs[i].Group, "status": cmp.Or(code, success), "description": text,
-		})
+		tell(programs[i], cmp.Or(code, success), text)
 	}
 	return out, nil
 }
 
-// send makes the request of the action. The rest of a call's parameters is a signal, or whether to
-// wait.
-func (a action) send(s session, programs []api.Program, rest []any) ([]api.ProgramResult, error) {
-	var req api.ActionRequest
-	for _, p := range programs {
-		req.Names = append(req.Names, p.Name)
-	}
-	for _, v := range rest {
+// options reads the parameters of a call behind the name: a signal, or whether to wait. The fault of a
+// signal is about each program, as in supervisord.
+func options(params []any) (req api.ActionRequest, err error) {
+	for _, v := range params {
 		switch v := v.(type) {
 		case bool:
 			req.NoWait = !v
 		case string:
 			if !knownSignal(v) {
-				return nil, newFault(badSignal, v)
+				return req, newFault(badSignal, v)
 			}
 			req.Signal = v
 		}
+	}
+	return req, nil
+}
+
+// send makes the request of the action for the programs, if there are any.
+func (a action) send(s session, programs []api.Program, req api.ActionRequest) ([]api.ProgramResult, error) {
+	for _, p := range programs {
+		req.Names = append(req.Names, p.Name)
 	}
 	if len(req.Names) == 0 {
 		return nil, nil
@@ -163,12 +180,12 @@ func (a action) send(s session, programs []api.Program, rest []any) ([]api.Progr
 	return result.Results, err
 }
 
-// knownSignal tells whether a word is a number or the name of a signal. agentinit decides which of them
-// it sends.
+// knownSignal tells whether a word is the number or the name of a signal. agentinit decides which of
+// the names it knows.
 func knownSignal(word string) bool {
-	if word != "" && strings.Trim(word, "0123456789") == "" {
-		return true
+	name := strings.TrimPrefix(strings.ToUpper(word), "SIG")
+	if n, err := strconv.Atoi(name); err == nil {
+		return n >= 1 && n <= 64
 	}
-	name := "SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG")
-	return unix.SignalNum(name) != 0 || strings.HasPrefix(name, "SIGRT")
+	return unix.SignalNum("SIG"+name) != 0 || strings.HasPrefix(name, "RT") || slices.Contains([]string{"CLD", "IOT", "POLL"}, name)
 }
