@@ -122,13 +122,14 @@ func (a action) several(s session, programs []api.Program, args []any) (any, err
 		programs = slices.DeleteFunc(programs, func(p api.Program) bool { return !a.part(p) })
 	}
 	out := []any{}
-	tell := func(p api.Program, code int, text string) {
-		out = append(out, map[string]any{"name": ProcessName(p), "group": p.Group, "status": code, "description": text})
+	tell := func(name string, code int, text string) {
+		group, process := split(name)
+		out = append(out, map[string]any{"name": process, "group": group, "status": code, "description": text})
 	}
 	req, err := options(args)
 	if err != nil {
 		for _, p := range programs {
-			tell(p, asFault(err).code, err.Error())
+			tell(p.Name, asFault(err).code, err.Error())
 		}
 		return out, nil
 	}
@@ -137,7 +138,6 @@ func (a action) several(s session, programs []api.Program, args []any) (any, err
 		return nil, err
 	}
 	for _, r := range results {
-		i := slices.IndexFunc(programs, func(p api.Program) bool { return p.Name == r.Name })
 		code := a.outcome(r)
 		if code == alreadyStarted || code == notRunning {
 			continue
@@ -146,7 +146,7 @@ func (a action) several(s session, programs []api.Program, args []any) (any, err
 		if r.Error != nil {
 			text = escape.Text(r.Error.Message)
 		}
-		tell(programs[i], cmp.Or(code, success), text)
+		tell(r.Name, cmp.Or(code, success), text)
 	}
 	return out, nil
 }

@@ -18,14 +18,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// ProcessName is the name of a program in its group: that of the group, or the number of the
-// instance.
-func ProcessName(p api.Program) string {
-	_, instance, isInstance := strings.Cut(p.Name, ":")
+// split returns the group of a program and its name in the group: that of the group, or the number of
+// the instance.
+func split(name string) (group, process string) {
+	group, instance, isInstance := strings.Cut(name, ":")
 	if !isInstance {
-		return p.Name
+		return group, group
 	}
-	return instance
+	return group, instance
+}
+
+// ProcessName is the name of a program in its group.
+func ProcessName(p api.Program) string {
+	_, process := split(p.Name)
+	return process
 }
 
 // Sort puts programs in supervisord's order: by group, then by name.
