@@ -30,6 +30,8 @@ type route struct {
 	Protocol string
 	// probe: Config.Probes serves it.
 	probe bool
+	// place takes what bounds the requests that are carried out or answered at once; nil: no bound.
+	place func(*Server, Peer) (leave func(), err error)
 	// plain: the stream is the text of log lines.
 	plain bool
 }

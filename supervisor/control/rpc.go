@@ -18,23 +18,28 @@ import (
 // the control API's description: what they do is described by supervisord.
 func supervisordRoutes() []route {
 	return []route{
-		{Method: "POST", Path: "/RPC2", Access: Read, reply: postRPC},
+		{Method: "POST", Path: "/RPC2", Access: Read, reply: postRPC, place: rpcPlace},
 		{Method: "GET", Path: "/logtail/{name}/{stream}", Access: Read, stream: getLogTail, plain: true},
 	}
 }
 
-// maxRPCGuests is how many calls of supervised programs without control = true are carried out at once,
-// and as many of those with it.
+// maxRPCGuests is how many calls of supervised programs without control = true are carried out or
+// answered at once, and as many of those with it.
 const maxRPCGuests = 4
+
+// rpcPlace is the place of a call. The peer has it until the answer is sent: an answer that the peer does
+// not read takes megabytes too.
+func rpcPlace(s *Server, peer Peer) (leave func(), err error) {
+	leave, ok := s.rpcGuests.take(peer, s.mayControl)
+	if !ok {
+		return nil, api.Errorf(api.CodeBusy, "supervised programs make %d XML-RPC calls already; try again when one has ended", maxRPCGuests)
+	}
+	return leave, nil
+}
 
 // postRPC answers one XML-RPC call. What the call does is a request of the peer to the control API, with
 // the rights and the audit of that request.
 func postRPC(s *Server, r *http.Request) (any, error) {
-	leave, ok := s.rpcGuests.take(peerOf(r.Context()), s.mayControl)
-	if !ok {
-		return nil, api.Errorf(api.CodeBusy, "supervised programs make %d XML-RPC calls already; try again when one has ended", maxRPCGuests)
-	}
-	defer leave()
 	ctx := context.WithValue(r.Context(), connKey{}, nil) // the connection is busy until the end of the call, not of its requests
 	box := api.LocalClient(func(inner *http.Request) (*http.Response, error) {
 		defer exchange.SetRoute(ctx, "/RPC2") // the request has set its own

@@ -247,6 +247,28 @@ func TestXMLRPCPlacesOfPrograms(t *testing.T) {
 	calls.Wait()
 }
 
+// A program that does not read its answers has them for no more than its places.
+func TestXMLRPCUnreadAnswers(t *testing.T) {
+	b := rpcBox()
+	b.Owners = func(int) (string, bool) { return "web", true }
+	b.Lines = []logs.Line{{Seq: 1, Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: strings.Repeat("<", 256<<10)}}
+	socket := controltest.Serve(t, own(b), socketPath(t))
+	body := xmlCall("supervisor.readProcessStdoutLog", "web", 0, 0)
+	for range 4 {
+		conn, err := net.Dial("unix", socket)
+		must(t, err)
+		defer conn.Close()
+		_, err = fmt.Fprintf(conn, "POST /RPC2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		must(t, err)
+		_, err = io.ReadFull(conn, make([]byte, 100)) // the answer has begun, and is longer than a socket holds
+		must(t, err)
+	}
+	status, answer := ask(t, socket, "POST", "/RPC2", body)
+	if status != http.StatusServiceUnavailable {
+		t.Errorf("%d %.100s", status, answer)
+	}
+}
+
 func TestXMLRPCIsAudited(t *testing.T) {
 	b := rpcBox()
 	socket := controltest.Serve(t, own(b), socketPath(t))

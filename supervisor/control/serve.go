@@ -45,6 +45,14 @@ func (s *Server) serveRoute(rt route, adapt func(http.ResponseWriter, *http.Requ
 			s.fail(w, asProblem(err))
 			return
 		}
+		if rt.place != nil {
+			leave, err := rt.place(s, peer)
+			if err != nil {
+				s.fail(w, asProblem(err))
+				return
+			}
+			defer leave()
+		}
 		defer underWay(r)()
 		switch {
 		case rt.upgrade != nil:

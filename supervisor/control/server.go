@@ -47,7 +47,7 @@ type Server struct {
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
 
 	logGuests guestPlaces // for answers of logs: one that nobody reads keeps a line in memory
-	rpcGuests guestPlaces // for calls of XML-RPC: each takes megabytes while it is carried out
+	rpcGuests guestPlaces // for calls of XML-RPC: each takes megabytes until its answer is sent
 }
 
 // New returns a server for the route table. The table is built at the first request, so that a box
