@@ -180,11 +180,11 @@ func TestXMLRPC(t *testing.T) {
 			map[string]any{"methodName": "system.multicall", "params": []any{[]any{}}},
 			map[string]any{"params": []any{}}, "no struct",
 			map[string]any{"methodName": "supervisor.getPID", "params": []any{}},
-		}}, "<array><array><boolean>1</boolean></array>" +
+		}}, "<array><boolean>1</boolean>" +
 			"<struct>faultCode<int>1</int>faultString<string>UNKNOWN_METHOD</string></struct>" +
 			"<struct>faultCode<int>2</int>faultString<string>INCORRECT_PARAMETERS: a multicall within a multicall</string></struct>" +
 			strings.Repeat("<struct>faultCode<int>2</int>faultString<string>INCORRECT_PARAMETERS</string></struct>", 2) +
-			"<array><int>1</int></array></array>"},
+			"<int>1</int></array>"},
 		{"system.multicall", []any{slices.Repeat([]any{0}, 101)}, faultOf(3, "BAD_ARGUMENTS: more than 100 calls")},
 	} {
 		t.Run(test.method, func(t *testing.T) {

@@ -35,8 +35,8 @@ func (s session) methodSignature(args []any) (any, error) {
 	return out, nil
 }
 
-// multicall carries out the calls one after the other. Each result is a list with the value, or a
-// fault.
+// multicall carries out the calls one after the other. Each result is the value itself or a fault, as
+// supervisord answers, although its documentation says that the value is in a list.
 func (s session) multicall(args []any) (any, error) {
 	calls := args[0].([]any)
 	if len(calls) > maxCalls {
@@ -70,5 +70,5 @@ func (s session) oneOf(c any, size int) any {
 	if err != nil {
 		return asFault(err).value()
 	}
-	return []any{v}
+	return v
 }
