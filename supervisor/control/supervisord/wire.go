@@ -29,6 +29,8 @@ const maxDepth = 16
 // readCall reads a methodCall document. The caller bounds its length.
 func readCall(r io.Reader) (call, error) {
 	d := &decoder{Decoder: xml.NewDecoder(r)}
+	// As in supervisord, a document is UTF-8 whatever it says. PHP says iso-8859-1 and writes ASCII.
+	d.CharsetReader = func(_ string, r io.Reader) (io.Reader, error) { return r, nil }
 	var c call
 	err := d.inside("", func(name string) error {
 		if name != "methodCall" {

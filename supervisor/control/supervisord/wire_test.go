@@ -45,6 +45,8 @@ func TestReadCall(t *testing.T) {
 			call{"m", []any{map[string]any{"methodName": "x", "params": []any{}}}}},
 		{"bytes and nil", wrap("<array><data><value><base64>aGk=</base64></value><value><nil/></value></data></array>"),
 			call{"m", []any{[]any{[]byte("hi"), nil}}}},
+		{"as PHP writes it", `<?xml version="1.0" encoding="iso-8859-1"?><methodCall><methodName>m</methodName><params><param><value><string>&#233;</string></value></param></params></methodCall>`,
+			call{"m", []any{"é"}}},
 		{"comments and instructions", "<!-- a --><methodCall><?x?><methodName>m</methodName><!-- b --></methodCall>", call{"m", nil}},
 	} {
 		got, err := readCall(strings.NewReader(test.document))
@@ -64,6 +66,7 @@ func TestReadCallRefuses(t *testing.T) {
 		{"<methodCall><methodName>m</methodName><x/></methodCall>", "<x> is not expected"},
 		{"<methodCall><methodName>m<b/></methodName></methodCall>", "<b> is not expected in <methodName>"},
 		{"<methodCall><methodName>m</methodName><params><value/></params></methodCall>", "<value> is not expected"},
+		{`<?xml version="1.0" encoding="iso-8859-1"?>` + wrap("\xe9"), "invalid UTF-8"},
 		{"<!DOCTYPE x [<!ENTITY a 'b'>]>" + wrap("&a;"), "invalid character entity"},
 		{wrap("<int>1e3</int>"), `"1e3" is no <int>`},
 		{wrap("<int>99999999999999999999</int>"), "is no <int>"},
