@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -35,19 +36,20 @@ func (s *supervisorctl) tail(ctx context.Context, args []string) error {
 		return nil
 	}
 	q := api.LogQuery{Names: []string{c.Programs[0].Name}, Stream: stream, Lines: bytes} // a line has at least its newline
-	var past strings.Builder
+	kept := bytes
+	if kept == 0 {
+		kept = math.MaxInt // -0: all
+	}
+	var past []byte
 	cursor := ""
 	if err := s.box.Logs(ctx, q, func(l api.LogLine) error {
-		past.WriteString(supervisord.Raw(l))
+		past = supervisord.AppendTail(past, l, kept)
 		cursor = cmp.Or(l.Cursor, cursor)
 		return nil
 	}); err != nil {
 		return err
 	}
-	text := past.String()
-	if bytes > 0 {
-		text = text[max(0, len(text)-bytes):]
-	}
+	text := string(past)
 	if !follow {
 		line(s.stdout, "%s", printableLines(text))
 		return nil

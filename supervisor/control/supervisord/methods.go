@@ -312,11 +312,11 @@ type excerpt struct {
 var errEnough = errors.New("enough")
 
 func (e *excerpt) add(l api.LogLine) error {
-	e.kept = append(e.kept, Raw(l)...)
 	if e.offset < 0 {
-		e.kept = e.kept[max(0, len(e.kept)+e.offset):]
+		e.kept = AppendTail(e.kept, l, -e.offset)
 		return nil
 	}
+	e.kept = append(e.kept, Raw(l)...)
 	before := min(e.offset, len(e.kept))
 	e.offset -= before
 	e.kept = e.kept[before:]

@@ -119,3 +119,9 @@ func Raw(l api.LogLine) string {
 	}
 	return string(l.Bytes()) + "\n"
 }
+
+// AppendTail adds a line to an output, of which it keeps the last n bytes.
+func AppendTail(output []byte, l api.LogLine, n int) []byte {
+	output = append(output, Raw(l)...)
+	return output[max(0, len(output)-n):]
+}
