@@ -107,8 +107,10 @@ func (c *converter) convert(s *section) error {
 	switch kind {
 	case "program":
 		return c.program(s, strings.TrimSpace(name))
-	case "supervisord", "include", "supervisorctl", "unix_http_server":
+	case "supervisord", "include", "supervisorctl":
 		return nil
+	case "unix_http_server":
+		return c.socket(s)
 	case "rpcinterface":
 		if name == "supervisor" {
 			return nil
@@ -135,6 +137,20 @@ func (c *converter) convert(s *section) error {
 		c.remark(escape.Line(e.key+" = "+e.value, 400))
 	}
 	return nil
+}
+
+// socket names each key that lets users other than root control supervisord.
+func (c *converter) socket(s *section) error {
+	t := c.table(s)
+	for _, x := range []struct {
+		key string
+		own []string
+	}{{"chmod", []string{"0700", "700", "0600", "600"}}, {"chown", []string{"root", "root:root"}}} {
+		if value, written := t.plain(x.key); written && !slices.Contains(x.own, value) {
+			c.check("%s = %s of [%s]: only root and the user of agentinit may change the box; members of [supervisor] socket_group may read", x.key, value, s.name)
+		}
+	}
+	return t.err
 }
 
 // readGroups reads the groups, whose priority takes the place of that of their programs.

@@ -17,14 +17,15 @@ const dollar = "\x00"
 
 func marked(text string) string { return strings.ReplaceAll(text, "$", dollar) }
 
-// written is a marked text in a manifest: agentinit makes one "$" of "$$", and expands "${".
+// written is a marked text in a manifest: agentinit makes one "$" of "$$", and expands "${". A lone
+// "$" before any other character stays one, so that "$HOME" is written as it was.
 func written(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch {
 		case text[i] != dollar[0]:
 			b.WriteByte(text[i])
-		case i+1 < len(text) && strings.ContainsRune(dollar+"${", rune(text[i+1])):
+		case i > 0 && text[i-1] == dollar[0], i+1 < len(text) && strings.ContainsRune(dollar+"${", rune(text[i+1])):
 			b.WriteString("$$")
 		default:
 			b.WriteByte('$')
