@@ -39,9 +39,17 @@ func (p policy) byUser(peer Peer) (Access, string) {
 	case peer.UID == 0 || peer.UID == p.uid:
 		return Write, ""
 	case peer.Member(p.gid):
-		return Read, fmt.Sprintf("user %d may only read; root and user %d may make changes", peer.UID, p.uid)
+		return Read, fmt.Sprintf("user %d may only read; only %s may make changes", peer.UID, p.owners(" and "))
 	}
-	return Open, fmt.Sprintf("user %d is neither root nor user %d nor in group %d", peer.UID, p.uid, p.gid)
+	return Open, fmt.Sprintf("user %d is neither %s nor in group %d", peer.UID, p.owners(" nor "), p.gid)
+}
+
+// owners names the users that may make changes. One of them is agentinit's own, often root too.
+func (p policy) owners(and string) string {
+	if p.uid == 0 {
+		return "root"
+	}
+	return fmt.Sprintf("root%suser %d", and, p.uid)
 }
 
 // authorize refuses what the peer may not do. A peer on an abstract socket whose process is outside

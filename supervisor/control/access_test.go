@@ -47,6 +47,15 @@ func TestAuthorize(t *testing.T) {
 			}
 		})
 	}
+	p.uid = 0
+	for group, want := range map[uint32]string{
+		2000: "refused: user 7 may only read; only root may make changes",
+		7:    "refused: user 7 is neither root nor in group 2000",
+	} {
+		if refused := p.authorize(Peer{PID: 5, UID: 7, GID: group}, Write); refused == nil || refused.Message != want {
+			t.Errorf("an agentinit of root says %v, want %s", refused, want)
+		}
+	}
 	if p.authorize(Peer{PID: 0, UID: 0, Abstract: true}, Open) == nil {
 		t.Error("an invisible peer on the abstract socket was let in")
 	}

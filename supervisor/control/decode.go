@@ -152,7 +152,7 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 	if v := q.Get("stream"); v != "" {
 		var stream logs.Stream
 		if stream.UnmarshalText([]byte(v)) != nil {
-			return out, api.Errorf(api.CodeBadRequest, "stream must be stdout or stderr")
+			return out, api.Errorf(api.CodeBadRequest, "stream must be stdout or stderr, not %q", v)
 		}
 		out.Streams = []logs.Stream{stream}
 	}
@@ -163,14 +163,14 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 		out.Files = true
 	default:
 		if out.Lines, err = strconv.Atoi(v); err != nil {
-			return out, api.Errorf(api.CodeBadRequest, "lines must be a number or all")
+			return out, api.Errorf(api.CodeBadRequest, "lines must be a number or all, not %q", v)
 		}
 		out.Files = out.Lines > 0
 	}
 	for name, at := range map[string]*time.Time{"since": &out.Since, "until": &out.Until} {
 		if v := q.Get(name); v != "" {
 			if *at, err = time.Parse(time.RFC3339Nano, v); err != nil {
-				return out, api.Errorf(api.CodeBadRequest, "%s must be an RFC 3339 time", name)
+				return out, api.Errorf(api.CodeBadRequest, "%s must be an RFC 3339 time, not %q", name, v)
 			}
 			out.Files = true
 		}
@@ -249,12 +249,12 @@ func decodeWait(q url.Values) (api.WaitQuery, error) {
 		out.For = api.ForReady
 	}
 	if _, ok := conditions[out.For]; !ok {
-		return out, api.Errorf(api.CodeBadRequest, "unknown condition %q: for is %s", out.For, api.ForAny)
+		return out, api.Errorf(api.CodeBadRequest, "unknown condition %q: write %s", out.For, api.ForAny)
 	}
 	if v := q.Get("timeout"); v != "" {
 		var err error
 		if out.Timeout, err = time.ParseDuration(v); err != nil || out.Timeout < 0 {
-			return out, api.Errorf(api.CodeBadRequest, "timeout must be a duration such as 30s")
+			return out, api.Errorf(api.CodeBadRequest, "timeout must be a duration such as 30s, not %q", v)
 		}
 	}
 	return out, nil

@@ -147,7 +147,7 @@ func unknownNames(names []string, programs []supervisor.Status) *api.Error {
 	e := api.Errorf(api.CodeUnknownProgram, "no program is named %s", strings.Join(quoted, " or "))
 	switch e.Candidates = nearest(names[0], programs); {
 	case names[0] == "all": // as in supervisorctl
-		e.Hint = "start, stop, restart and signal take --all instead; the other commands take no NAME for all"
+		e.Hint = "start, stop, restart and signal take --all; status and logs show all programs without a NAME"
 	case len(e.Candidates) > 0:
 		e.Hint = "did you mean " + strings.Join(e.Candidates, " or ") + "?"
 	default:

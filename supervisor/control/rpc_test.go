@@ -165,6 +165,7 @@ func TestXMLRPC(t *testing.T) {
 
 		{"supervisor.nosuch", nil, faultOf(1, "UNKNOWN_METHOD")},
 		{"supervisor.reloadConfig", nil, faultOf(1, "UNKNOWN_METHOD: use agentctl apply, or agentctl apply --dry-run")},
+		{"supervisor.readLog", []any{0, 0}, faultOf(1, "UNKNOWN_METHOD: agentinit writes its own log to its output, which is the log of the container; agentctl events shows it too")},
 		{"supervisor.startProcess", nil, faultOf(2, "INCORRECT_PARAMETERS")},
 		{"supervisor.startProcess", []any{"a", true, true}, faultOf(2, "INCORRECT_PARAMETERS")},
 		{"supervisor.startProcess", []any{1}, faultOf(2, "INCORRECT_PARAMETERS: parameter 1 must be of the type string")},

@@ -109,7 +109,7 @@ func instead(method string) string {
 	case "supervisor.restart":
 		return "nothing restarts agentinit within a box: restart the container"
 	case "supervisor.readLog", "supervisor.readMainLog":
-		return "agentinit writes its own log to its standard error: see the log of the container"
+		return "agentinit writes its own log to its output, which is the log of the container; agentctl events shows it too"
 	}
 	return ""
 }
