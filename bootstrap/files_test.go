@@ -451,3 +451,11 @@ func TestRotateManagementKey(t *testing.T) {
 		t.Errorf("a key of the environment: %v", err)
 	}
 }
+
+func TestAManifestThatAgentinitMayNotRead(t *testing.T) {
+	f := unreadable("/etc/agentbox.toml", &fs.PathError{Op: "open", Path: "/etc/agentbox.toml", Err: fs.ErrPermission})
+	want := fmt.Sprintf("agentinit runs as user %d: let it read the file and enter the directories above it", os.Geteuid())
+	if f.Code != "E000" || f.File != "/etc/agentbox.toml" || f.Hint != want {
+		t.Errorf("%+v, want the hint %q", f, want)
+	}
+}

@@ -79,6 +79,8 @@ func unreadable(path string, err error) schema.Finding {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		f.Hint = "put it there; --manifest or AGENTBOX_CONFIG names another file when agentinit starts"
+	case errors.Is(err, fs.ErrPermission):
+		f.Hint = fmt.Sprintf("agentinit runs as user %d: let it read the file and enter the directories above it", os.Geteuid())
 	case errors.Is(err, safeopen.ErrUnsafe):
 		f.Message = "agentinit runs as root and does not run what another user can write: " + err.Error()
 		f.Hint = "chown root and chmod go-w it, or mount it read-only"

@@ -114,7 +114,7 @@ func programKeys() []key {
 		)),
 		field("stdin", enum("Standard input.", "null", "pipe", "inherit").def("null")),
 		field("tty", onOff("The program gets a terminal of its own.")),
-		field("control", onOff("Processes of the program may make changes through the control socket, such as starting and stopping programs.")),
+		field("control", onOff("Processes of the program that run as root or as the user of agentinit may make changes through the control socket, such as starting and stopping programs.")),
 	}
 	return keys
 }

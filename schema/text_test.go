@@ -501,6 +501,7 @@ func TestUsualMistakes(t *testing.T) {
 		`command = "é 'x"`:                     `quotes are closed: close the ' at character 3, or write the command as an array; the value is not shown,`,
 		`command = 'a "b" "c'`:                 `quotes are closed: close the " at character 7, or`,
 		`stop = ["TERM 10sec", "KILL"]`:        `must be a signal, a blank and a duration such as "TERM 10s", not "TERM 10sec"`,
+		`logs.max_age = "7d"`:                  `must be a duration such as "10s", "1m30s" or "168h" for 7 days, or a number of seconds, at most ten years, not "7d"`,
 		`logs.to = "disk"`:                     `must be "console", "file" or "none", not "disk"`,
 		`limits.as = "10"`:                     `must be at least 128KiB, such as "512MiB": with less, no program can start, not "10"`,
 		`limits.as = "100KiB:unlimited"`:       `must be at least 128KiB`,

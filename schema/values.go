@@ -38,7 +38,7 @@ func (d Duration) String() string {
 // MarshalText writes d in the form of the manifest.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-var errDuration = errors.New(`a duration such as "10s", "1m30s" or a number of seconds, at most ten years`)
+var errDuration = errors.New(`a duration such as "10s", "1m30s" or "168h" for 7 days, or a number of seconds, at most ten years`)
 
 // ParseDuration reads a duration in Go's syntax without a sign.
 func ParseDuration(s string) (Duration, error) {
