@@ -58,7 +58,7 @@ func (s *Server) serveLocally(r *http.Request) *http.Response {
 	ctx, cancel := context.WithCancel(r.Context())
 	r = r.WithContext(ctx)
 	if r.Body == nil {
-		r.Body = http.NoBody // the routes read the body of every request
+		r.Body = http.NoBody // serveRoute reads the body, and this request has none
 	}
 	w := &localWriter{status: http.StatusOK, header: make(http.Header)}
 	next, stop := iter.Pull(func(yield func([]byte) bool) {

@@ -308,7 +308,7 @@ type excerpt struct {
 	kept           []byte
 }
 
-// errEnough says that the lines to come are behind the part.
+// errEnough ends the reading of the log when the part is complete.
 var errEnough = errors.New("enough")
 
 func (e *excerpt) add(l api.LogLine) error {
