@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -162,6 +163,9 @@ func (s *sentinelFile) guard(ctx context.Context) {
 	said := false
 	for ctx.Err() == nil {
 		blind := w.arm()
+		if errors.Is(blind, fs.ErrNotExist) && s.policy.MkdirAll(filepath.Dir(s.path), 0o755) == nil {
+			blind = w.arm() // there was no directory to watch
+		}
 		switch restored := s.check(); {
 		case restored: // the new file is not watched yet, so arm again
 			sleep(ctx, sentinelPause)

@@ -305,6 +305,37 @@ func TestSentinelIsWatched(t *testing.T) {
 	<-done
 }
 
+// needsDirectory can watch only if there is a directory, like a pathWatch.
+type needsDirectory struct{ path string }
+
+func (n needsDirectory) arm() error {
+	_, err := os.Stat(filepath.Dir(n.path))
+	return err
+}
+func (needsDirectory) wait(ctx context.Context) { <-ctx.Done() }
+func (needsDirectory) close()                   {}
+
+// A box whose socket is elsewhere has no runtime directory before the seal.
+func TestSentinelIsWatchedBeforeTheSealWithoutItsDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := newSealRig(t, "stay", nil)
+		path := r.boot.cfg.Roots.Sentinel()
+		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+			t.Fatal(err)
+		}
+		r.boot.sentinel.watch = func(path string) changes { return needsDirectory{path} }
+		done := make(chan struct{})
+		go func() { r.boot.GuardSentinel(ctx); close(done) }()
+		synctest.Wait()
+		if told := r.events(EventSentinelUnwatched); len(told) != 0 {
+			t.Errorf("it is not watched: %v", told[0].Fields)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestSentinelUnderAMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
