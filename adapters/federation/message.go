@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -149,7 +150,9 @@ func checkToken(of, token string) error {
 }
 
 // namesFile finds the options of a connection string that name a file with secrets.
-var namesFile = regexp.MustCompile(`(?i)\b(passfile|service|servicefile|sslcert|sslkey)\s*=`)
+var namesFile = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(passfile|service|servicefile|sslcert|sslkey)\s*=`)
+})
 
 // checkConninfo refuses a connection string that names such files of this box (libpq, 34.1.2): the
 // box would log in to another server with what is in them.
@@ -162,7 +165,7 @@ func checkConninfo(conninfo string) error {
 		texts = append(texts, decoded)
 	}
 	for _, text := range texts {
-		if found := namesFile.FindStringSubmatch(text); found != nil {
+		if found := namesFile().FindStringSubmatch(text); found != nil {
 			return fmt.Errorf("the connection string of memory names a file of this box (%s)", strings.ToLower(found[1]))
 		}
 	}
