@@ -30,7 +30,7 @@ type route struct {
 	Protocol string
 	// probe: Config.Probes serves it.
 	probe bool
-	// place takes what bounds the requests that are carried out or answered at once; nil: no bound.
+	// place takes what bounds how many requests of the kind are under way at once; nil: no bound.
 	place func(*Server, Peer) (leave func(), err error)
 	// plain: the stream is the text of log lines.
 	plain bool
@@ -76,7 +76,7 @@ func routes() []route {
 			Doc: "Restart programs, all at once or rolling."},
 		{Method: "POST", Path: "/v1/signal", Access: Write, reply: postSignal, Body: api.ActionRequest{}, Reply: api.ActionResult{},
 			Doc: "Send a signal to programs."},
-		{Method: "GET", Path: "/v1/logs", Access: Read, stream: getLogs, Reply: api.LogLine{},
+		{Method: "GET", Path: "/v1/logs", Access: Read, stream: getLogs, place: logPlace, Reply: api.LogLine{},
 			Query: []param{manyNames,
 				{Name: "stream", Type: "string", Doc: "stdout or stderr; both without"},
 				{Name: "since", Type: "string", Doc: "RFC 3339 instant; lines from then on, from log files too"},

@@ -19,7 +19,7 @@ import (
 func supervisordRoutes() []route {
 	return []route{
 		{Method: "POST", Path: "/RPC2", Access: Read, reply: postRPC, place: rpcPlace},
-		{Method: "GET", Path: "/logtail/{name}/{stream}", Access: Read, stream: getLogTail, plain: true},
+		{Method: "GET", Path: "/logtail/{name}/{stream}", Access: Read, stream: getLogTail, place: logPlace, plain: true},
 	}
 }
 

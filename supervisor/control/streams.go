@@ -278,6 +278,15 @@ func setRun(runs map[string]uint64, p supervisor.Status, run uint64) {
 	}
 }
 
+// logPlace is the place of a request that reads lines.
+func logPlace(s *Server, peer Peer) (leave func(), err error) {
+	leave, ok := s.logGuests.take(peer, s.mayControl)
+	if !ok {
+		return nil, api.Errorf(api.CodeBusy, "supervised programs read the logs %d times already; try again when one has ended", s.cfg.Limits.LogGuests)
+	}
+	return leave, nil
+}
+
 func getLogs(s *Server, r *http.Request, out *lines) error {
 	if s.cfg.Logs == nil {
 		return unsupported("captured output")
@@ -315,11 +324,6 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		q.Runs = previousRuns(programs)
 	}
 	q.Cut = maxLogText
-	leave, ok := s.logGuests.take(peerOf(r.Context()), s.mayControl)
-	if !ok {
-		return api.Errorf(api.CodeBusy, "supervised programs read the logs %d times already; try again when one has ended", s.cfg.Limits.LogGuests)
-	}
-	defer leave()
 	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err
