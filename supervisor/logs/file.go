@@ -405,9 +405,11 @@ func (f *fileSink) open() error {
 	}
 	f.adopt(file, info)
 	f.archive.tidy(f.options.Load(), f.size)
-	err = f.endOldLine()
+	if err := f.endOldLine(); err != nil {
+		return err
+	}
 	f.known = true
-	return err
+	return nil
 }
 
 // adopt makes an open file the current one. A file that was closed for a while is still the same

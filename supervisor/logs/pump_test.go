@@ -578,6 +578,36 @@ func TestDiskThatFillsWithinAMark(t *testing.T) {
 	}
 }
 
+// The line that an earlier agentinit left unfinished is ended before the first new line, also if the
+// disk was full at first.
+func TestFullDiskWithAnUnfinishedLine(t *testing.T) {
+	dir := smallDisk(t, "64k")
+	path, filler := filepath.Join(dir, "log"), filepath.Join(dir, "filler")
+	old := strings.Repeat("x", os.Getpagesize()) // one more byte needs a new page
+	if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filler, make([]byte, 64<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	if err := <-reports; !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("the first report is %v", err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	write(t, stdout, "first\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if got := readLog(t, path); got != old+"\nfirst\n" {
+		t.Errorf("the file ends with %q", got[len(old):])
+	}
+}
+
 // If another process still writes to the pipe of a dead program, Abandon closes the pipe.
 func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
 	p := newPlane(t, Config{})
