@@ -2,6 +2,7 @@ package logs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -56,6 +57,21 @@ func TestAFileWithHolesIsNotCompressed(t *testing.T) {
 		if holes := i == 1; exists(t, f) != holes || exists(t, f+".zst") == holes {
 			t.Errorf("file %d: there %v, compressed %v", i, exists(t, f), exists(t, f+".zst"))
 		}
+	}
+}
+
+// The report about files that cannot be compressed has a bounded length: a program can make a hundred
+// thousand of them.
+func TestManyFilesThatCannotBeCompressed(t *testing.T) {
+	a, files := rotatedFiles(t, 50)
+	for _, f := range files {
+		if err := os.Truncate(f, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.clean(&Options{Backups: -1, Compress: CompressZstd}, 0, time.Now())
+	if !errors.Is(err, errHoles) || len(err.Error()) > 500 {
+		t.Errorf("error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
 	}
 }
 

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,7 +226,7 @@ type archived struct {
 // clean first removes the files above the limits, so that they are not compressed in vain. Then it
 // compresses. Another file may be compressed for a long time meanwhile; so clean gives up when it
 // is needed again, because the files above the limits must go. old is when the first of the files
-// that are left is above the limit for the age.
+// that are left is above the limit for the age. Of many files that fail alike, err names the first.
 func (a *archive) clean(o *Options, size int64, now time.Time) (old time.Time, err error) {
 	files, err := a.list()
 	if err != nil {
@@ -241,17 +242,16 @@ func (a *archive) clean(o *Options, size int64, now time.Time) (old time.Time, e
 	if err != nil || pack == nil {
 		return old, err
 	}
-	var errs []error
 	for _, f := range files {
 		if uncompressed(f.path) == f.path {
-			err := pack.compress(f.path, a.more)
-			if errors.Is(err, errNoTurn) {
+			packErr := pack.compress(f.path, a.more)
+			if errors.Is(packErr, errNoTurn) {
 				break
 			}
-			errs = append(errs, err)
+			err = cmp.Or(err, packErr)
 		}
 	}
-	return old, errors.Join(errs...)
+	return old, err
 }
 
 // list returns the rotated files, oldest first. Only names that shift makes are included, so other
@@ -295,7 +295,6 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 		fits--
 		room -= files[fits].size
 	}
-	var errs []error
 	for i, f := range files {
 		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
 		tooOld := o.MaxAge > 0 && now.Sub(f.ended) >= o.MaxAge
@@ -304,9 +303,9 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 			kept = append(kept, f)
 			continue
 		}
-		errs = append(errs, inDirectory(f.path, removeRotated))
+		err = cmp.Or(err, inDirectory(f.path, removeRotated))
 	}
-	return kept, errors.Join(errs...)
+	return kept, err
 }
 
 // removeRotated removes a rotated file and what a compression of it has left that a crash interrupted.
