@@ -106,7 +106,7 @@ func (g *generation) duplicate() (r *generationReader, path string, err error) {
 		if err != nil {
 			return nil, "", os.NewSyscallError("fcntl", err)
 		}
-		return &generationReader{plain: os.NewFile(uintptr(fd), g.file.Name())}, "", nil
+		return &generationReader{file: os.NewFile(uintptr(fd), g.file.Name())}, "", nil
 	}
 	if g.path == "" {
 		return nil, "", errGone
@@ -119,12 +119,12 @@ func (g *generation) duplicate() (r *generationReader, path string, err error) {
 func openLog(path string, ino uint64) (r *generationReader, err error) {
 	err = inDirectory(path, func(d *safeopen.Directory, base string) error {
 		if f, err := d.OpenFile(base, os.O_RDONLY, 0); err == nil {
-			r = &generationReader{plain: f}
+			r = &generationReader{file: f}
 			return nil
 		}
 		for _, c := range compressors {
 			if f, err := d.OpenFile(base+c.suffix, os.O_RDONLY, 0); err == nil {
-				r = &generationReader{packed: f, compressor: c}
+				r = &generationReader{file: f, compressor: c}
 				return nil
 			}
 		}
@@ -133,7 +133,7 @@ func openLog(path string, ino uint64) (r *generationReader, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.plain != nil && ino != 0 && !isInode(r.plain, ino) {
+	if r.compressor == nil && ino != 0 && !isInode(r.file, ino) {
 		r.close()
 		return nil, errGone
 	}
@@ -154,18 +154,17 @@ func inode(info os.FileInfo) uint64 {
 
 // generationReader reads a file at offsets that mostly ascend.
 type generationReader struct {
-	plain      *os.File
-	packed     *os.File
-	compressor *compressor
-	unpacked   io.ReadCloser
-	at         int64 // offset in unpacked
+	file       *os.File
+	compressor *compressor   // nil if the file is not compressed
+	unpacked   io.ReadCloser // of a compressed file; nil until the first read
+	at         int64         // offset in unpacked
 }
 
 // read returns n bytes from off on, fewer at the end of the file.
 func (r *generationReader) read(off int64, n int) ([]byte, error) {
 	buf := make([]byte, n)
-	if r.plain != nil {
-		m, err := r.plain.ReadAt(buf, off)
+	if r.compressor == nil {
+		m, err := r.file.ReadAt(buf, off)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
@@ -177,7 +176,7 @@ func (r *generationReader) read(off int64, n int) ([]byte, error) {
 	m, err := io.ReadFull(r.unpacked, buf)
 	r.at += int64(m)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("cannot read %s: %w", r.packed.Name(), err)
+		return nil, fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
 	}
 	return buf[:m], nil
 }
@@ -188,12 +187,12 @@ func (r *generationReader) seek(off int64) error {
 		if r.unpacked != nil {
 			_ = r.unpacked.Close() // the file was only read
 		}
-		if _, err := r.packed.Seek(0, io.SeekStart); err != nil {
+		if _, err := r.file.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-		unpacked, err := r.compressor.reader(r.packed)
+		unpacked, err := r.compressor.reader(r.file)
 		if err != nil {
-			return fmt.Errorf("cannot read %s: %w", r.packed.Name(), err)
+			return fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
 		}
 		r.unpacked, r.at = unpacked, 0
 	}
@@ -209,11 +208,7 @@ func (r *generationReader) close() {
 	if r.unpacked != nil {
 		_ = r.unpacked.Close() // the file was only read
 	}
-	for _, f := range []*os.File{r.plain, r.packed} {
-		if f != nil {
-			_ = f.Close() // the file was only read
-		}
-	}
+	_ = r.file.Close() // the file was only read
 }
 
 // read returns the chunk's text.
