@@ -14,12 +14,10 @@ import (
 // callers that ask meanwhile share the next reading. So if ten thousand files rotate at once in one
 // directory, it is read only a few times. The zero value is ready to use.
 type listings struct {
-	mu   sync.Mutex
-	dirs map[string]*listing // the directories that are being read
-}
-
-type listing struct {
-	next *reading // for callers that ask now; nil if there are none
+	mu sync.Mutex
+	// next has an entry for each directory that is being read: the reading for callers that ask now, nil
+	// if there are none.
+	next map[string]*reading
 }
 
 // reading is one reading of a directory.
@@ -34,35 +32,33 @@ type reading struct {
 func (l *listings) names(path string) ([]string, error) {
 	dir, base := filepath.Split(path)
 	l.mu.Lock()
-	d := l.dirs[dir]
-	if d == nil {
-		if l.dirs == nil {
-			l.dirs = map[string]*listing{}
+	r, running := l.next[dir]
+	if r == nil {
+		if l.next == nil {
+			l.next = map[string]*reading{}
 		}
-		d = &listing{}
-		l.dirs[dir] = d
-		go l.run(dir, d)
+		r = &reading{done: make(chan struct{})}
+		l.next[dir] = r
 	}
-	if d.next == nil {
-		d.next = &reading{done: make(chan struct{})}
+	if !running {
+		go l.run(dir)
 	}
-	r := d.next
 	l.mu.Unlock()
 	<-r.done
 	return r.rotated[base], r.err
 }
 
 // run reads dir until no caller waits for it.
-func (l *listings) run(dir string, d *listing) {
+func (l *listings) run(dir string) {
 	for {
 		l.mu.Lock()
-		r := d.next
-		d.next = nil
+		r := l.next[dir]
 		if r == nil {
-			delete(l.dirs, dir)
+			delete(l.next, dir)
 			l.mu.Unlock()
 			return
 		}
+		l.next[dir] = nil
 		l.mu.Unlock()
 		r.rotated, r.err = readRotated(dir)
 		close(r.done)
