@@ -46,6 +46,7 @@ func (q *queue) owns(s *stream) bool {
 	return s.pumped
 }
 
+// pumpOne pumps one stream and decides who goes on with it.
 func (q *queue) pumpOne(s *stream) {
 	state := q.pump(s)
 	q.mu.Lock()
@@ -61,19 +62,16 @@ func (q *queue) pumpOne(s *stream) {
 	}
 	s.pumped = false
 	op := opResume
+	partial := s.unfinished() // before rearm lets the reactor read again
 	switch {
 	case state == pumpedEnded:
 		op = opEnd
-	case state == pumpedEmpty && s.unfinished():
-		op = opPartial
-		fallthrough
-	case state == pumpedEmpty:
-		if !s.reactor.rearm(s) {
-			op = opResume
-		} else if op == opResume {
+	case state == pumpedEmpty && s.reactor.rearm(s):
+		if !partial {
 			q.mu.Unlock()
 			return
 		}
+		op = opPartial
 	}
 	q.mu.Unlock()
 	if !s.reactor.post(command{op: op, stream: s}) {
