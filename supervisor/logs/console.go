@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +52,7 @@ type console struct {
 // time is fast enough.
 const consoleHold = 250 * time.Millisecond
 
-func newConsole(cfg Config, trouble func(string, error)) *console {
+func newConsole(cfg Config) *console {
 	terminal := term.IsTerminal(fileno(cfg.Stdout))
 	c := &console{format: cfg.Format, color: cfg.Color && terminal}
 	if c.format == FormatAuto || c.format == "" {
@@ -60,10 +61,10 @@ func newConsole(cfg Config, trouble func(string, error)) *console {
 			c.format = FormatConsole
 		}
 	}
-	c.out = c.queue(cfg.Stdout, trouble)
+	c.out = c.queue(cfg.Stdout, cfg.OnTrouble)
 	c.err = c.out
 	if c.format == FormatRaw && cfg.Stderr != nil && !sameFile(cfg.Stdout, cfg.Stderr) {
-		c.err = c.queue(cfg.Stderr, trouble)
+		c.err = c.queue(cfg.Stderr, cfg.OnTrouble)
 	}
 	return c
 }
@@ -200,9 +201,7 @@ func (w *fdWriter) writeAll(b []byte) (rest []byte, err error) {
 	return b, err
 }
 
-func writeSome(raw interface {
-	Control(func(uintptr)) error
-}, b []byte) (n int, err error) {
+func writeSome(raw syscall.RawConn, b []byte) (n int, err error) {
 	ctlErr := raw.Control(func(fd uintptr) {
 		for {
 			n, err = unix.Write(int(fd), b)

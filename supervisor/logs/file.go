@@ -88,7 +88,7 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 			p.sweepAt = max(2*len(p.files), leastSweep)
 		}
 		f = &fileSink{plane: p, path: path, lineStart: true}
-		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
+		f.report = func(err error) { p.cfg.OnTrouble(f.options.Load().Program, err) }
 		f.archive = &archive{path: path, report: f.report, listings: &p.listings, more: make(chan struct{}, 1)}
 		f.queue = &queue{limit: queueLimit, hold: p.fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
@@ -564,15 +564,15 @@ func (pl *programLog) rescue(ring *ring, gen *generation) {
 	pl.mu.Lock()
 	chunks := ring.chunks(0)
 	pl.mu.Unlock()
-	texts, room := map[uint64][]byte{}, ring.max
+	texts, room := map[uint64][]byte{}, ring.max // by chunk.first
 	var files generationFiles
 	defer files.close()
 	for _, c := range slices.Backward(chunks) {
-		if c.file != gen || room < c.n {
-			if c.file == gen {
-				break
-			}
+		if c.file != gen {
 			continue
+		}
+		if room < c.n {
+			break
 		}
 		text, err := c.read(&files)
 		if err != nil {
@@ -586,8 +586,5 @@ func (pl *programLog) rescue(ring *ring, gen *generation) {
 	}
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
-	ring.relocate(gen, func(c chunk) ([]byte, bool) {
-		text, ok := texts[c.first]
-		return text, ok
-	})
+	ring.relocate(gen, texts)
 }

@@ -96,14 +96,12 @@ func New(cfg Config) *Plane {
 	p.ended = make(chan struct{})
 	close(p.ended)
 	p.batches.New = func() any { return new(batch) }
-	p.console = newConsole(cfg, p.trouble)
+	p.console = newConsole(cfg)
 	return p
 }
 
 // Format returns the console format in use, never FormatAuto.
 func (p *Plane) Format() Format { return p.console.format }
-
-func (p *Plane) trouble(program string, err error) { p.cfg.OnTrouble(program, err) }
 
 // putBatch keeps scratch space for the next batch, unless a huge line has made it too large.
 func (p *Plane) putBatch(b *batch) {

@@ -165,7 +165,7 @@ func (r *reactor) commands(buf []byte) (stop bool) {
 		case opAdd:
 			r.add(c.stream)
 		case opResume:
-			r.resume(c.stream)
+			r.resume(c.stream, buf)
 		case opAbandon:
 			r.abandon(c.stream, buf)
 		case opEnd:
@@ -203,7 +203,7 @@ const pollEvery = 100 * time.Millisecond
 func (r *reactor) poll(s *stream, why error) {
 	if !s.polled {
 		s.polled = true
-		s.plane.trouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w; reading it every %s", s.kind, s.program.name, why, pollEvery))
+		s.plane.cfg.OnTrouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w; reading it every %s", s.kind, s.program.name, why, pollEvery))
 	}
 	buf := readBuffers.Get().(*[readSize]byte)
 	defer readBuffers.Put(buf)
@@ -341,14 +341,12 @@ func (r *reactor) flushPartials() {
 	}
 }
 
-func (r *reactor) resume(s *stream) {
+func (r *reactor) resume(s *stream, buf []byte) {
 	if s.ended.Load() || s.owned() {
 		return
 	}
 	if s.abandoned.Load() {
-		buf := readBuffers.Get().(*[readSize]byte)
-		r.abandon(s, buf[:])
-		readBuffers.Put(buf)
+		r.abandon(s, buf)
 		return
 	}
 	backlog := s.backlog

@@ -323,13 +323,13 @@ func (r *ring) chunks(from uint64) []chunk {
 	return out
 }
 
-// relocate replaces text in a file by the result of edit: copies in memory, when the file is about
-// to be removed. If edit refuses a chunk, that chunk and all older ones are forgotten.
-func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
+// relocate replaces text in a file that is about to be removed by its copy in memory; the key is
+// chunk.first. A chunk without a copy and all older ones are forgotten.
+func (r *ring) relocate(gen *generation, texts map[uint64][]byte) {
 	var kept []chunk
 	for _, c := range r.chunks(0) {
 		if c.file == gen {
-			text, ok := edit(c)
+			text, ok := texts[c.first]
 			if !ok {
 				kept = kept[:0]
 				r.forgot.Store(c.lastSeq())
