@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -89,7 +90,7 @@ func (g *generation) reader() (*generationReader, error) {
 		if r != nil || err != nil {
 			return r, err
 		}
-		if r, err = openLog(path, g.ino); !errors.Is(err, errGone) || g.isAt(path) {
+		if r, err = openLog(path, g.ino); err == nil || g.isAt(path) {
 			return r, err
 		}
 	}
@@ -116,20 +117,19 @@ func (g *generation) duplicate() (r *generationReader, path string, err error) {
 
 // openLog opens a log file or its compressed form. If ino is given, an uncompressed file must have
 // that inode. A compressed file is identified by its name alone.
-func openLog(path string, ino uint64) (r *generationReader, err error) {
-	err = inDirectory(path, func(d *safeopen.Directory, base string) error {
-		if f, err := d.OpenFile(base, os.O_RDONLY, 0); err == nil {
-			r = &generationReader{file: f}
-			return nil
+func openLog(path string, ino uint64) (*generationReader, error) {
+	var r generationReader
+	err := inDirectory(path, func(d *safeopen.Directory, base string) (err error) {
+		r.file, err = d.OpenFile(base, os.O_RDONLY, 0)
+		for i := 0; i < len(compressors) && errors.Is(err, fs.ErrNotExist); i++ {
+			r.compressor = compressors[i]
+			r.file, err = d.OpenFile(base+r.compressor.suffix, os.O_RDONLY, 0)
 		}
-		for _, c := range compressors {
-			if f, err := d.OpenFile(base+c.suffix, os.O_RDONLY, 0); err == nil {
-				r = &generationReader{file: f, compressor: c}
-				return nil
-			}
-		}
-		return errGone
+		return err
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errGone
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func openLog(path string, ino uint64) (r *generationReader, err error) {
 		r.close()
 		return nil, errGone
 	}
-	return r, nil
+	return &r, nil
 }
 
 func isInode(f *os.File, ino uint64) bool {

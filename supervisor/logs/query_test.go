@@ -2,6 +2,7 @@ package logs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -477,6 +478,31 @@ func TestDamagedFile(t *testing.T) {
 		if got := texts(all(p, q)); !slices.Equal(got, []string{"one", "1 line lost: the log file cannot be read", "three"}) {
 			t.Errorf("%+v: %q", q, got)
 		}
+	}
+}
+
+// A file that is gone is no trouble for a reader of the past, also if its directory went with it. A file
+// that is there and cannot be opened is.
+func TestFileThatCannotBeOpened(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs")
+	path := filepath.Join(dir, "log")
+	p := newPlane(t, Config{})
+	for i, text := range []string{"one\n", "two\n", "three\n"} {
+		capture(t, p, Options{Program: "web", Run: uint64(i + 1), Path: path, MaxBytes: 1, Backups: -1}, text)
+	}
+	settle(t, p)
+	names, _ := archives(t, path)
+	if err := errors.Join(os.Rename(names[0], path+".moved"), os.Symlink(path+".moved", names[0])); err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(all(p, Query{})); !slices.Equal(got, []string{"1 line lost: the log file cannot be read", "two", "three"}) {
+		t.Errorf("with a link in the place of the first file: %q", got)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(all(p, Query{})); len(got) > 0 {
+		t.Errorf("without the directory: %q", got)
 	}
 }
 
