@@ -20,21 +20,22 @@ import (
 
 // push posts batches over HTTP.
 type push struct {
-	accepted func(body []byte) error // checks the body of an answer with a good status
-	url      string
-	headers  http.Header
-	client   *http.Client
-	encode   func(host string, batch []logs.Line) ([]byte, error)
-	host     string
+	protocol
+	url     string
+	headers http.Header
+	client  *http.Client
+	host    string
 }
 
-// protocols are the kinds that use HTTP.
-var protocols = map[string]struct {
+type protocol struct {
 	path        string // used if the URL has no path
 	contentType string
 	encode      func(host string, batch []logs.Line) ([]byte, error)
-	accepted    func(body []byte) error
-}{
+	accepted    func(body []byte) error // checks the body of an answer with a good status
+}
+
+// protocols are the kinds that use HTTP.
+var protocols = map[string]protocol{
 	"loki": {"/loki/api/v1/push", "application/json", lokiStreams, wholly},
 	"otlp": {"/v1/logs", otlp.ContentType, otlpLogs, otlpAccepted},
 	"http": {"/", "application/x-ndjson", jsonLines, wholly},
@@ -69,7 +70,7 @@ func newPush(cfg Config) (*push, error) {
 		headers.Set("Authorization", "Bearer "+cfg.Token)
 	}
 	return &push{
-		url: u.String(), headers: headers, encode: p.encode, accepted: p.accepted, host: cfg.Host,
+		protocol: p, url: u.String(), headers: headers, host: cfg.Host,
 		client: &http.Client{
 			Transport: &http.Transport{
 				Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
