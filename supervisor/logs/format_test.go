@@ -161,8 +161,8 @@ func TestConsoleOnTerminal(t *testing.T) {
 		t.Skip("needs a pseudo-terminal: ", err)
 	}
 	p := newPlane(t, Config{Stdout: tty})
-	if p.Format() != FormatConsole {
-		t.Errorf("format = %s", p.Format())
+	if p.console.format != FormatConsole {
+		t.Errorf("format = %s", p.console.format)
 	}
 	line := `{"level":"info","time":"x","message":"sealed","programs":3,"a":"b"}` + "\n"
 	if n, err := p.Writer().Write([]byte(line)); n != len(line) || err != nil {

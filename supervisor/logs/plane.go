@@ -100,9 +100,6 @@ func New(cfg Config) *Plane {
 	return p
 }
 
-// Format returns the console format in use, never FormatAuto.
-func (p *Plane) Format() Format { return p.console.format }
-
 // putBatch keeps scratch space for the next batch, unless a huge line has made it too large.
 func (p *Plane) putBatch(b *batch) {
 	if cap(b.out) <= keepBatch {
