@@ -237,10 +237,7 @@ func (f *fileSink) refresh() {
 // the monotonic clock (time.Time), and a start in the future counts as now. After a jump ahead, the
 // next output causes the rotation.
 func (f *fileSink) schedule(begun time.Time) {
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
-	}
+	disarm(&f.timer)
 	f.planned = f.options.Load()
 	if f.size == 0 {
 		f.due = time.Time{}
@@ -514,10 +511,7 @@ func (f *fileSink) abandon() {
 }
 
 func (f *fileSink) closeFile() {
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
-	}
+	disarm(&f.timer)
 	if err := f.file.Close(); err != nil {
 		// Some file systems report lost data only at the close.
 		f.report(fmt.Errorf("cannot close log file %s: %w", f.path, err))

@@ -296,9 +296,7 @@ func (q *queue) keep(batch []byte, kept int) (waiters []*stream) {
 func (q *queue) keepTrying() {
 	q.kept = true
 	q.retry = min(max(2*q.retry, retryFirst), retryMost)
-	if q.retryAt != nil {
-		q.retryAt.Stop()
-	}
+	disarm(&q.retryAt)
 	q.retryAt = time.AfterFunc(q.retry, q.kick)
 }
 
@@ -329,10 +327,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		q.wake()
 		return nil, nil, waiters, true
 	}
-	if q.retryAt != nil {
-		q.retryAt.Stop()
-		q.retryAt = nil
-	}
+	disarm(&q.retryAt)
 	batch, q.pending, q.spare = q.pending, q.spare, nil
 	q.taken, q.pieces = q.pieces, q.taken[:0]
 	q.shares, q.writing = q.writing, q.shares
@@ -347,10 +342,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 func (q *queue) goOn() (waiters []*stream) {
 	waiters, q.waiters = q.waiters, nil
 	q.epoch++
-	if q.timer != nil {
-		q.timer.Stop()
-		q.timer = nil
-	}
+	disarm(&q.timer)
 	return waiters
 }
 
@@ -396,14 +388,19 @@ func (q *queue) flush(ctx context.Context) (kept int, err error) {
 func (q *queue) giveUp() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.retryAt != nil {
-		q.retryAt.Stop()
-		q.retryAt = nil
-	}
+	disarm(&q.retryAt)
 	if q.kept && !q.running {
 		q.shares.lose(len(q.pending), len(q.pending))
 		q.pending, q.pieces, q.kept = nil, nil, false
 		clear(q.shares)
+	}
+}
+
+// disarm stops a timer, if there is one, and forgets it.
+func disarm(timer **time.Timer) {
+	if *timer != nil {
+		(*timer).Stop()
+		*timer = nil
 	}
 }
 

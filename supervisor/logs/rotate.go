@@ -132,10 +132,7 @@ func (a *archive) begin(o *Options, size int64) {
 	case a.more <- struct{}{}:
 	default:
 	}
-	if a.aging != nil {
-		a.aging.Stop()
-		a.aging = nil
-	}
+	disarm(&a.aging)
 	if !a.running {
 		a.running, a.idle = true, make(chan struct{})
 		go a.run()
