@@ -62,7 +62,7 @@ type Capture struct {
 
 	program *programLog
 	run     uint64
-	streams [2]*stream   // of stdout and stderr; a terminal has only the first
+	streams []*stream    // of stdout and stderr; a terminal has only the first
 	files   [2]*fileSink // of stdout and stderr; nil if there is no file
 
 	once sync.Once
@@ -119,7 +119,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 	}
 	o.MaxLine = max(cmp.Or(max(o.MaxLine, 0), p.cfg.MaxLine), leastLine)
 	o.FlushAfter = cmp.Or(o.FlushAfter, p.cfg.FlushAfter)
-	c := &Capture{run: o.Run}
+	c := &Capture{run: o.Run, streams: make([]*stream, 0, 2)}
 	fds, err := c.pipes(o.PTY)
 	if err != nil {
 		return nil, fmt.Errorf("cannot capture the output of %s: %w", o.Program, err)
@@ -138,7 +138,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 		if file != nil && !s.rated {
 			s.queue = file.queue
 		}
-		c.streams[i] = s
+		c.streams = append(c.streams, s)
 	}
 	c.left.Store(int32(len(fds)))
 	return c, nil
@@ -205,7 +205,7 @@ func duplicate(f *os.File) (fd int, err error) {
 func (c *Capture) Started(pid int) {
 	c.once.Do(func() {
 		c.closeWriteEnds()
-		for _, s := range c.list() {
+		for _, s := range c.streams {
 			s.pid, s.started = pid, true
 			if !s.reactor.post(command{op: opAdd, stream: s}) {
 				s.drop()
@@ -219,19 +219,11 @@ func (c *Capture) Started(pid int) {
 // tree.
 func (c *Capture) Abandon() {
 	c.once.Do(c.closeWriteEnds)
-	for _, s := range c.list() {
+	for _, s := range c.streams {
 		if !s.reactor.post(command{op: opAbandon, stream: s}) {
 			s.drop()
 		}
 	}
-}
-
-// list returns the streams that the capture has.
-func (c *Capture) list() []*stream {
-	if c.streams[1] == nil {
-		return c.streams[:1]
-	}
-	return c.streams[:]
 }
 
 func (c *Capture) closeWriteEnds() {

@@ -576,7 +576,7 @@ func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range c.list() {
+		for _, s := range c.streams {
 			if s.enlarge(); s.credit == 0 {
 				t.Fatalf("the pipes of run %d cannot be enlarged", run)
 			}
