@@ -106,7 +106,7 @@ type logFlags struct {
 	follow, previous, times, reopen, raw bool
 }
 
-// query turns the flags into a request. In the request, 0 lines means all.
+// query turns the flags into a request.
 func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
 	q := api.LogQuery{
 		Names: names, Stream: o.stream, After: o.after, Grep: o.grep, Previous: o.previous, Follow: o.follow,

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This file is the fast way of a stream to its log file, without the queue. As long as the disk
+// This file is the fast path from a stream to its log file, past the queue. As long as the disk
 // keeps up, the goroutine of the file's queue reads the pipe and writes the file, with one copy
 // each way. The reactor only reports that there is output. If a write hangs or fails, the stream
 // returns to the reactor.

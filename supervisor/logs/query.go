@@ -18,8 +18,8 @@ import (
 // Query selects lines. The zero value selects all lines in the rings.
 type Query struct {
 	Programs []string // exact names; empty means all programs, later ones too
-	// Also, if not nil, tells by the name whether a program is wanted that Programs does not name: an
-	// apply may add or rename programs while a reader follows.
+	// Also, if not nil, chooses further programs by name: an apply may add or rename programs while a
+	// reader follows.
 	Also    func(program string) bool
 	Streams []Stream // empty means both
 	Run     uint64   // 0 means every run
