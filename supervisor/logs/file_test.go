@@ -466,6 +466,38 @@ func TestFileThatFailsForLong(t *testing.T) {
 	}
 }
 
+// A program that prints nothing more after the disk works again must not leave a file that seems to be
+// complete. The mark is on a line of its own, also after an unfinished line.
+func TestTheEndOfAFileSaysWhatIsMissing(t *testing.T) {
+	for name, text := range map[string]string{"lines": numbered(200_000), "one line": strings.Repeat("x", 4<<20)} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			if err := os.Mkdir(path, 0o700); err != nil { // the path cannot be written to
+				t.Fatal(err)
+			}
+			p := newPlane(t, Config{})
+			p.fileHold = time.Millisecond
+			c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, MaxLine: 64 << 10})
+			write(t, stdout, text)
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			lost := p.Stats()[0].Dropped
+			if lost == 0 {
+				t.Fatal("nothing was dropped")
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			flush(t, p) // tries again now
+			got := readLog(t, path)
+			_, marked, _ := strings.Cut(got, "\nagentinit: ")
+			if said := markedIn(t, got); said != lost || strings.Count(marked, "\n") != 1 {
+				t.Errorf("the file says that %d bytes are missing, not %d; it ends with %q", said, lost, got[max(0, len(got)-100):])
+			}
+		})
+	}
+}
+
 // markedIn adds up what a log file says was dropped.
 func markedIn(t *testing.T, text string) (dropped uint64) {
 	t.Helper()

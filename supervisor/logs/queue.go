@@ -44,6 +44,7 @@ type queue struct {
 	again   bool   // call write once more, even without data
 	dropped uint64 // since the last mark
 	last    *stream
+	newest  piece         // the last one that put has added to pieces
 	midLine bool          // the last batch did not end with a newline
 	idle    chan struct{} // closed when all data is written; nil if no caller waits
 
@@ -189,10 +190,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 		q.pending = recycled()
 	}
 	before := len(q.pending)
-	if q.dropped > 0 {
-		q.pending = append(q.pending, q.mark(q.dropped)...)
-		q.dropped = 0
-	}
+	q.markDropped()
 	if q.last != s && q.midLine {
 		q.pending = append(q.pending, '\n')
 	}
@@ -204,12 +202,25 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	if q.pump != nil {
 		p := s.stored
 		p.n = len(q.pending) - before
-		q.pieces = append(q.pieces, p)
+		q.pieces, q.newest = append(q.pieces, p), p
 	}
 	if !q.kept {
 		q.start()
 	}
 	return true
+}
+
+// markDropped puts a mark of what was dropped behind the waiting data, on a line of its own. The caller
+// holds mu.
+func (q *queue) markDropped() {
+	if q.dropped == 0 {
+		return
+	}
+	if q.midLine {
+		q.pending = append(q.pending, '\n')
+	}
+	q.pending = append(q.pending, q.mark(q.dropped)...)
+	q.dropped, q.midLine = 0, false
 }
 
 func (q *queue) share(counter *atomic.Uint64, raw int) {
@@ -315,6 +326,15 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		q.stalled = q.stalled && q.slow
 		waiters = q.goOn()
 	}
+	if len(q.pending) == 0 && q.dropped > 0 && !q.kept {
+		// Room is free again, but the program may print nothing more. For a reader, the mark belongs to the
+		// block before it.
+		q.markDropped()
+		if p := q.newest; q.pump != nil {
+			p.n = len(q.pending)
+			q.pieces = append(q.pieces, p)
+		}
+	}
 	if len(q.pending) == 0 && !q.again && len(q.ready) > 0 {
 		s, q.ready = q.ready[0], q.ready[1:]
 		return nil, s, waiters, false
@@ -324,6 +344,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		recycle(q.pending)
 		recycle(q.spare)
 		q.pending, q.spare, q.ready, q.pieces, q.taken = nil, nil, nil, nil, nil
+		q.newest = piece{} // it may keep a ring in memory
 		q.wake()
 		return nil, nil, waiters, true
 	}
