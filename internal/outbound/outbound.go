@@ -29,7 +29,8 @@ func WithoutURL(err error) error {
 // two sides may differ.
 func RetryAfter(answer http.Header) time.Duration {
 	value := answer.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+	// For a number that is too large, ParseUint returns the largest one.
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return time.Duration(seconds) * time.Second
 	}
 	at, err := http.ParseTime(value)
