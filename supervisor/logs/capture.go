@@ -99,8 +99,10 @@ type stream struct {
 	expected   atomic.Bool // whether it is in the reactor's partials
 	ended      atomic.Bool
 	pid        int
-	blocksSeen uint64 // frame.blocks when flushAt was set
-	credit     int64  // what was taken of Plane.pipeBytes
+	blocksSeen uint64    // frame.blocks when flushAt was set
+	begun      time.Time // when the first text of the unfinished line was read
+	begunAfter uint64    // frame.blocks then
+	credit     int64     // what was taken of Plane.pipeBytes
 	frame      framer
 	backlog    []byte // read, but held back by a full queue
 	stored     piece  // where the ring has the last block that went through store
@@ -348,7 +350,15 @@ func (s *stream) consume(data []byte, force bool) bool {
 		}
 	}
 	s.frame.trim()
+	s.noteUnfinished(now)
 	return true
+}
+
+// noteUnfinished records when an unfinished line has begun, after text was read at that time.
+func (s *stream) noteUnfinished(now time.Time) {
+	if len(s.frame.carry) > 0 && (s.begun.IsZero() || s.begunAfter != s.frame.blocks) {
+		s.begun, s.begunAfter = now, s.frame.blocks
+	}
 }
 
 // take sends one block to ring and sink, after its secrets are masked and its rate is checked.

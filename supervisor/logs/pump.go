@@ -198,12 +198,14 @@ func (f *fileSink) move(s *stream, buf []byte, held int) bool {
 	now := time.Now()
 	if held > 0 || len(s.frame.carry) == 0 {
 		if blk, ok := s.frame.whole(buf, held); ok {
+			s.noteUnfinished(now) // during the write, the stream may go back to its reactor
 			return f.moveBlock(s, blk, now)
 		}
 	}
 	for rest := buf[held:]; len(rest) > 0; {
 		blk, after, ok := s.frame.next(rest, pumpSize)
 		rest = after
+		s.noteUnfinished(now)
 		if !ok {
 			continue
 		}

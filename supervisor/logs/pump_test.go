@@ -266,6 +266,41 @@ func TestUnfinishedLineIsFlushed(t *testing.T) {
 	}
 }
 
+// The time of an unfinished line begins with its own first text, and not when the time of another
+// line before it is over.
+func TestEachUnfinishedLineHasItsOwnTime(t *testing.T) {
+	const flushAfter = time.Hour
+	p := newPlane(t, Config{FlushAfter: flushAfter})
+	c, err := p.Open(Options{Program: "web", To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newReactor() // it does not run: the test takes its steps
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, buf := c.streams[0], make([]byte, readSize)
+	for _, text := range []string{"a li", "ne\nprompt", "> "} {
+		write(t, c.Stdout, text)
+		r.serve(s, buf)
+	}
+	read := time.Now()
+	s.flushAt = time.Time{} // the time of the first line is over
+	r.flushPartials()
+	if got := texts(lastLines(c, Stdout, 9)); !slices.Equal(got, []string{"a line"}) {
+		t.Errorf("the lines are %q", got)
+	}
+	if s.flushAt.After(read.Add(flushAfter)) {
+		t.Errorf("the second line waits until %v after it was read", s.flushAt.Sub(read))
+	}
+	r.timer.Stop()
+	if err := errors.Join(r.epoll.Close(), unix.Close(r.wake)); err != nil {
+		t.Error(err)
+	}
+	c.Abandon()
+	<-c.Done()
+}
+
 // If agentinit itself is late, and the rest of a line is in the pipe when its time has come, the
 // line is not cut.
 func TestLateReaderCutsNoLine(t *testing.T) {

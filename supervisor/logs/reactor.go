@@ -323,7 +323,7 @@ func (r *reactor) flushPartials() {
 		case s.owned() || len(s.backlog) > 0 || s.unread():
 			s.flushAt = now.Add(s.flushAfter)
 		case len(s.frame.carry) > 0 && s.frame.blocks != s.blocksSeen:
-			s.blocksSeen, s.flushAt = s.frame.blocks, now.Add(s.flushAfter)
+			s.blocksSeen, s.flushAt = s.frame.blocks, s.begun.Add(s.flushAfter) // it is another line
 		default:
 			if blk, ok := s.frame.flush(); ok {
 				s.take(blk, now)
