@@ -44,7 +44,7 @@ type queue struct {
 	again   bool   // call write once more, even without data
 	dropped uint64 // since the last mark
 	last    *stream
-	newest  piece         // the last one that put has added to pieces
+	newest  piece         // the last one of pieces, or of the batch being written
 	midLine bool          // the last batch did not end with a newline
 	idle    chan struct{} // closed when all data is written; nil if no caller waits
 

@@ -146,3 +146,34 @@ func TestFailingFileHoldsOnce(t *testing.T) {
 		})
 	}
 }
+
+// A mark belongs to a block of a stream also if nothing was queued but what a pump left: readers place
+// it by that block.
+func TestAMarkAfterWhatAPumpLeftBelongsToItsBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failing atomic.Bool
+		failing.Store(true)
+		s := &stream{program: &programLog{}, kind: Stdout, reactor: &reactor{wake: -1}}
+		q := &queue{limit: 4, hold: fileHold, mark: fileMark, pump: func(*stream) pumped { return pumpedEmpty }}
+		var written []piece
+		q.write = func(b []byte) (int, int) {
+			if failing.Load() {
+				return 0, len(b)
+			}
+			written = append(written, q.taken...)
+			return 0, 0
+		}
+		ring := &s.program.rings[Stdout-1]
+		q.keepFor(s, []byte(strings.Repeat("x", 16)), piece{n: 16, ring: ring, seq: 7})
+		if q.put(s, []byte("y\n"), 2) {
+			t.Fatal("a full queue takes more")
+		}
+		failing.Store(false)
+		if kept, err := q.flush(t.Context()); kept > 0 || err != nil {
+			t.Fatalf("%d bytes are kept, error %v", kept, err)
+		}
+		if len(written) != 2 || written[1].seq != 7 || written[1].ring != ring {
+			t.Errorf("written: %+v", written)
+		}
+	})
+}
