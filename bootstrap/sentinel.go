@@ -76,7 +76,7 @@ func (s *sentinelFile) publish(content []byte) error {
 func (s *sentinelFile) put() (err error) {
 	if s.content == nil {
 		err = s.policy.Remove(s.path)
-	} else if err = s.policy.MkdirAll(filepath.Dir(s.path), 0o755); err == nil {
+	} else if err = s.makeDirectory(); err == nil {
 		err = s.policy.WriteFile(s.path, s.content, 0o644)
 	}
 	s.fault = ""
@@ -84,6 +84,10 @@ func (s *sentinelFile) put() (err error) {
 		s.fault = unwrapPath(err).Error() // without the name of the temporary file
 	}
 	return err
+}
+
+func (s *sentinelFile) makeDirectory() error {
+	return s.policy.MkdirAll(filepath.Dir(s.path), 0o755)
 }
 
 // remove removes the file, forgets the content and ends the guard. The guard must end now, because
@@ -163,7 +167,7 @@ func (s *sentinelFile) guard(ctx context.Context) {
 	said := false
 	for ctx.Err() == nil {
 		blind := w.arm()
-		if errors.Is(blind, fs.ErrNotExist) && s.policy.MkdirAll(filepath.Dir(s.path), 0o755) == nil {
+		if errors.Is(blind, fs.ErrNotExist) && s.makeDirectory() == nil {
 			blind = w.arm() // there was no directory to watch
 		}
 		switch restored := s.check(); {
