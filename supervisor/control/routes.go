@@ -30,7 +30,8 @@ type route struct {
 	Protocol string
 	// probe: Config.Probes serves it.
 	probe bool
-	// place takes what bounds how many requests of the kind are under way at once; nil: no bound.
+	// place takes one of the places for requests of this kind, or returns an error if all are taken.
+	// nil: any number of them may be under way at once.
 	place func(*Server, Peer) (leave func(), err error)
 	// plain: the stream is the text of log lines.
 	plain bool
