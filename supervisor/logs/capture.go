@@ -84,6 +84,8 @@ type stream struct {
 
 	flushAfter time.Duration // how long an unfinished line waits; negative: for ever
 	flushAt    time.Time     // when the reactor checks the unfinished line
+	begun      time.Time     // when the first text of the unfinished line was read
+	begunAfter uint64        // frame.blocks then
 
 	queue  *queue // the queue of a file, whose goroutine may pump this stream; otherwise nil
 	pumped bool   // the pump has the stream now; guarded by queue.mu
@@ -91,21 +93,18 @@ type stream struct {
 
 	midLine bool // with rated: the last block that passed is a piece of a line
 
-	started    bool
-	watched    bool // in the epoll set
-	polled     bool // whether it was ever impossible to watch it
-	grown      bool // the pipe was enlarged, or must not be
-	abandoned  atomic.Bool
-	expected   atomic.Bool // whether it is in the reactor's partials
-	ended      atomic.Bool
-	pid        int
-	blocksSeen uint64    // frame.blocks when flushAt was set
-	begun      time.Time // when the first text of the unfinished line was read
-	begunAfter uint64    // frame.blocks then
-	credit     int64     // what was taken of Plane.pipeBytes
-	frame      framer
-	backlog    []byte // read, but held back by a full queue
-	stored     piece  // where the ring has the last block that went through store
+	started   bool
+	watched   bool // in the epoll set
+	polled    bool // whether it was ever impossible to watch it
+	grown     bool // the pipe was enlarged, or must not be
+	abandoned atomic.Bool
+	expected  atomic.Bool // whether it is in the reactor's partials
+	ended     atomic.Bool
+	pid       int
+	credit    int64 // what was taken of Plane.pipeBytes
+	frame     framer
+	backlog   []byte // read, but held back by a full queue
+	stored    piece  // where the ring has the last block that went through store
 }
 
 // Open prepares the capture of one run. It never waits for a disk: a log file is opened in the

@@ -254,9 +254,6 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 func (q *queue) keepFor(s *stream, rest []byte, stored piece) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.pieces) == 0 {
-		q.newest = stored
-	}
 	q.pieces = append([]piece{stored}, q.pieces...)
 	q.pending = append(append([]byte(nil), rest...), q.pending...)
 	q.share(s.dropped(), len(rest))

@@ -266,19 +266,35 @@ func TestUnfinishedLineIsFlushed(t *testing.T) {
 	}
 }
 
-// The time of an unfinished line begins with its own first text, and not when the time of another
-// line before it is over.
-func TestEachUnfinishedLineHasItsOwnTime(t *testing.T) {
-	const flushAfter = time.Hour
+// steppedReactor returns a reactor that does not run, because the test takes its steps, and a capture for
+// it to read.
+func steppedReactor(t *testing.T, flushAfter time.Duration) (*reactor, *Capture) {
+	t.Helper()
 	p := newPlane(t, Config{FlushAfter: flushAfter})
 	c, err := p.Open(Options{Program: "web", To: ToNone})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newReactor() // it does not run: the test takes its steps
+	r, err := newReactor()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		r.timer.Stop()
+		if err := errors.Join(r.epoll.Close(), unix.Close(r.wake)); err != nil {
+			t.Error(err)
+		}
+		c.Abandon()
+		<-c.Done()
+	})
+	return r, c
+}
+
+// The time of an unfinished line begins with its own first text, and not when the time of another
+// line before it is over.
+func TestEachUnfinishedLineHasItsOwnTime(t *testing.T) {
+	const flushAfter = time.Hour
+	r, c := steppedReactor(t, flushAfter)
 	s, buf := c.streams[0], make([]byte, readSize)
 	for _, text := range []string{"a li", "ne\nprompt", "> "} {
 		write(t, c.Stdout, text)
@@ -293,29 +309,15 @@ func TestEachUnfinishedLineHasItsOwnTime(t *testing.T) {
 	if s.flushAt.After(read.Add(flushAfter)) {
 		t.Errorf("the second line waits until %v after it was read", s.flushAt.Sub(read))
 	}
-	r.timer.Stop()
-	if err := errors.Join(r.epoll.Close(), unix.Close(r.wake)); err != nil {
-		t.Error(err)
-	}
-	c.Abandon()
-	<-c.Done()
 }
 
 // If agentinit itself is late, and the rest of a line is in the pipe when its time has come, the
 // line is not cut.
 func TestLateReaderCutsNoLine(t *testing.T) {
-	p := newPlane(t, Config{FlushAfter: time.Hour})
-	c, err := p.Open(Options{Program: "web", To: ToNone})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newReactor() // it does not run: the test takes its steps
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, c := steppedReactor(t, time.Hour)
 	s, buf := c.streams[0], make([]byte, readSize)
 	comes := func() []string { // the time of the unfinished line
-		s.flushAt = time.Time{}
+		s.begun, s.flushAt = time.Time{}, time.Time{}
 		r.flushPartials()
 		return texts(lastLines(c, Stdout, 9))
 	}
@@ -329,12 +331,6 @@ func TestLateReaderCutsNoLine(t *testing.T) {
 	if got := comes(); !slices.Equal(got, []string{"a line and more"}) {
 		t.Errorf("after the pipe was read: %q", got)
 	}
-	r.timer.Stop()
-	if err := errors.Join(r.epoll.Close(), unix.Close(r.wake)); err != nil {
-		t.Error(err)
-	}
-	c.Abandon()
-	<-c.Done()
 }
 
 // Each program can have its own maximum line length and flush time.

@@ -32,7 +32,7 @@ type queue struct {
 	pending []byte
 	spare   []byte
 	pieces  []piece // what pending consists of, in the queue of a file
-	taken   []piece // what the batch being written consists of; only the goroutine uses it
+	taken   []piece // what the latest batch to be written consists of; only the goroutine uses it
 	shares  shares  // of the bytes in pending
 	writing shares  // of the batch being written; only the goroutine uses it
 	waiters []*stream
@@ -44,7 +44,6 @@ type queue struct {
 	again   bool   // call write once more, even without data
 	dropped uint64 // since the last mark
 	last    *stream
-	newest  piece         // the last one of pieces, or of the batch being written
 	midLine bool          // the last batch did not end with a newline
 	idle    chan struct{} // closed when all data is written; nil if no caller waits
 
@@ -56,7 +55,7 @@ type queue struct {
 	retryAt *time.Timer
 }
 
-// piece is a part of a batch: a block, with the marks before it.
+// piece is a part of a batch: a block with the marks before it, or a mark after the last block.
 type piece struct {
 	n    int    // bytes
 	ring *ring  // the ring that has the block's text
@@ -202,7 +201,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	if q.pump != nil {
 		p := s.stored
 		p.n = len(q.pending) - before
-		q.pieces, q.newest = append(q.pieces, p), p
+		q.pieces = append(q.pieces, p)
 	}
 	if !q.kept {
 		q.start()
@@ -330,7 +329,8 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		// Room is free again, but the program may print nothing more. For a reader, the mark belongs to the
 		// block before it.
 		q.markDropped()
-		if p := q.newest; q.pump != nil {
+		if n := len(q.taken); n > 0 {
+			p := q.taken[n-1]
 			p.n = len(q.pending)
 			q.pieces = append(q.pieces, p)
 		}
@@ -344,7 +344,6 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		recycle(q.pending)
 		recycle(q.spare)
 		q.pending, q.spare, q.ready, q.pieces, q.taken = nil, nil, nil, nil, nil
-		q.newest = piece{} // it may keep a ring in memory
 		q.wake()
 		return nil, nil, waiters, true
 	}

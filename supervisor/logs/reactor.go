@@ -290,7 +290,7 @@ func (r *reactor) expectRest(s *stream) {
 	if s.flushAfter <= 0 || s.ended.Load() || s.owned() || len(s.frame.carry) == 0 || !s.expected.CompareAndSwap(false, true) {
 		return
 	}
-	s.blocksSeen, s.flushAt = s.frame.blocks, time.Now().Add(s.flushAfter)
+	s.flushAt = time.Now().Add(s.flushAfter)
 	r.partials = append(r.partials, s)
 	r.tick(s.flushAt)
 }
@@ -322,8 +322,8 @@ func (r *reactor) flushPartials() {
 		case now.Before(s.flushAt):
 		case s.owned() || len(s.backlog) > 0 || s.unread():
 			s.flushAt = now.Add(s.flushAfter)
-		case len(s.frame.carry) > 0 && s.frame.blocks != s.blocksSeen:
-			s.blocksSeen, s.flushAt = s.frame.blocks, s.begun.Add(s.flushAfter) // it is another line
+		case len(s.frame.carry) > 0 && now.Before(s.begun.Add(s.flushAfter)):
+			s.flushAt = s.begun.Add(s.flushAfter) // it is another line
 		default:
 			if blk, ok := s.frame.flush(); ok {
 				s.take(blk, now)
