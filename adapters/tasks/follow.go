@@ -110,7 +110,19 @@ func newLogReader(path string, at int64) (*logReader, error) {
 		return nil, err
 	}
 	// A position beyond the end, however far, is the end. lseek(2) refuses large ones.
-	return &logReader{file: f, buf: bufio.NewReader(io.NewSectionReader(f, at, math.MaxInt64-at)), at: at}, nil
+	return &logReader{file: f, buf: bufio.NewReader(growing{io.NewSectionReader(f, at, math.MaxInt64-at)}), at: at}, nil
+}
+
+// growing returns an error only without bytes. Otherwise a bufio.Reader would keep an io.EOF that came
+// with bytes, and report it later, when the file has more.
+type growing struct{ io.Reader }
+
+func (g growing) Read(p []byte) (int, error) {
+	n, err := g.Reader.Read(p)
+	if n > 0 {
+		err = nil
+	}
+	return n, err
 }
 
 // maxRead is the most bytes of a line that are read at once. The lines of a logWriter are shorter. An
