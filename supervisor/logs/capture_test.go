@@ -71,6 +71,16 @@ func newPlane(t testing.TB, cfg Config) *Plane {
 	return p
 }
 
+// waitForLines waits until the plane has read n lines.
+func waitForLines(p *Plane, n int) {
+	for read := 0; read < n; runtime.Gosched() {
+		read = 0
+		for _, s := range p.Stats() {
+			read += int(s.Lines)
+		}
+	}
+}
+
 func open(t testing.TB, p *Plane, o Options) (c *Capture, stdout, stderr *os.File) {
 	t.Helper()
 	c, err := p.Open(o)

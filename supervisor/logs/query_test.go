@@ -324,12 +324,7 @@ func TestReadingFloodsOfNewlines(t *testing.T) {
 				<-c.Done()
 			}()
 		}
-		for read := uint64(0); read < programs*uint64(len(tc.text)); runtime.Gosched() {
-			read = 0
-			for _, s := range p.Stats() {
-				read += s.Lines
-			}
-		}
+		waitForLines(p, programs*len(tc.text))
 		flush(t, p)
 		before, n := memory().HeapAlloc, 0
 		for line := range p.Read(t.Context(), Query{Files: true}) {
@@ -566,12 +561,7 @@ func TestOrderOfTwoStreamsInOneFile(t *testing.T) {
 	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
 	for i := range 600 {
 		write(t, []*os.File{stdout, stderr}[min(i%3, 1)], fmt.Sprintf("%03d\n", i))
-		for read := uint64(0); read <= uint64(i); runtime.Gosched() {
-			read = 0
-			for _, s := range p.Stats() {
-				read += s.Lines
-			}
-		}
+		waitForLines(p, i+1)
 	}
 	flush(t, p)
 	text, err := os.ReadFile(path)
@@ -630,6 +620,7 @@ func TestCutLines(t *testing.T) {
 		for range 6 {
 			write(t, stdout, long+"\n")
 		}
+		waitForLines(p, 6) // until then the plane may read stderr first
 		write(t, stderr, "end\n")
 		closeAll(t, stdout, stderr)
 		<-c.Done()
@@ -672,10 +663,8 @@ func TestTimesFarAway(t *testing.T) {
 func TestOrderAfterAFullDisk(t *testing.T) {
 	p := newPlane(t, Config{RingBytes: 8192})
 	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: filepath.Join(t.TempDir(), "log")})
-	read := func(n uint64) {
-		for p.Stats()[0].Lines < n {
-			runtime.Gosched()
-		}
+	read := func(n int) {
+		waitForLines(p, n)
 		flush(t, p)
 	}
 	old := numbered(10_000)
