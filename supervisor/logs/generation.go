@@ -170,11 +170,11 @@ func (r *generationReader) read(off int64, n int) ([]byte, error) {
 		}
 		return buf[:m], nil
 	}
-	if err := r.seek(off); err != nil {
-		return nil, err
+	m, err := 0, r.seek(off)
+	if err == nil {
+		m, err = io.ReadFull(r.unpacked, buf)
+		r.at += int64(m)
 	}
-	m, err := io.ReadFull(r.unpacked, buf)
-	r.at += int64(m)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
 	}
@@ -192,7 +192,7 @@ func (r *generationReader) seek(off int64) error {
 		}
 		unpacked, err := r.compressor.reader(r.file)
 		if err != nil {
-			return fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
+			return err
 		}
 		r.unpacked, r.at = unpacked, 0
 	}

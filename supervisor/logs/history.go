@@ -2,6 +2,7 @@ package logs
 
 import (
 	"cmp"
+	"errors"
 	"math"
 	"os"
 	"slices"
@@ -46,6 +47,7 @@ type gapSource struct {
 	limit   uint64    // the Line.Seq of every line is less, because the rings forget the oldest first
 
 	file  *generationReader
+	alone bool // no ring refers to the file, so that only this source can tell that it cannot be read
 	off   int64
 	ended bool   // the file has been read
 	final bool   // what frame holds does not go on after text
@@ -53,6 +55,7 @@ type gapSource struct {
 	frame framer
 	lines block // what is left of the newest block
 	like  item  // what all its lines have in common
+	lost  error // why lines are missing before the next item; nil if none are
 }
 
 // gaps returns one source for each sink of the programs and streams asked for.
@@ -71,9 +74,9 @@ func (r *reader) gaps() []*gapSource {
 	if len(sinks) == 0 {
 		return nil
 	}
-	listed := make([][]archived, len(sinks))
+	listed, failed := make([][]archived, len(sinks)), make([]error, len(sinks))
 	for i, f := range sinks {
-		listed[i], _ = f.archive.list() // a directory that cannot be read yields no lines
+		listed[i], failed[i] = f.archive.list()
 	}
 	known := r.plane.covered()
 	forgot := r.plane.forgotten()
@@ -81,7 +84,7 @@ func (r *reader) gaps() []*gapSource {
 	for i, f := range sinks {
 		files := f.logFiles(listed[i], known[f.path], &r.query)
 		o := f.options.Load()
-		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, maxLine: o.MaxLine, files: files, limit: forgot[o.Program] + 1})
+		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, maxLine: o.MaxLine, files: files, limit: forgot[o.Program] + 1, lost: failed[i]})
 	}
 	return all
 }
@@ -231,6 +234,11 @@ const gapRead = 64 << 10
 func (s *gapSource) next() (item, bool) {
 	q := &s.reader.query
 	for {
+		if s.lost != nil {
+			ln := lost(s.program, s.kind, 1, "or more lost: "+s.lost.Error())
+			s.lost = nil
+			return item{Line: ln, order: s.like.order, gap: true}, true
+		}
 		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
 			if q.Grep == nil || q.Grep.Match(ln.display()) {
 				it := s.like
@@ -273,8 +281,10 @@ func (s *gapSource) read() {
 	f := &s.files[0]
 	if s.file == nil {
 		var err error
+		s.alone = len(f.spans) == 0
 		if s.file, err = f.open(); err != nil {
-			s.files = s.files[1:] // the file was removed meanwhile
+			s.fail(err)
+			s.files = s.files[1:]
 			return
 		}
 		s.off, s.frame = 0, framer{max: s.maxLine}
@@ -288,11 +298,21 @@ func (s *gapSource) read() {
 		want = min(want, f.spans[0].off-s.off)
 	}
 	if want > 0 {
-		s.text, _ = s.file.read(s.off, int(want)) // if reading fails, the file counts as ended
+		var err error
+		if s.text, err = s.file.read(s.off, int(want)); err != nil {
+			s.fail(err) // the file counts as ended
+		}
 	}
 	s.off += int64(len(s.text))
 	s.ended = want <= 0 || int64(len(s.text)) < want
 	s.final = s.ended || len(f.spans) > 0 && s.off == f.spans[0].off
+}
+
+// fail remembers why a file cannot be read, except that it is gone: that old files are removed is usual.
+func (s *gapSource) fail(err error) {
+	if s.alone && !errors.Is(err, errGone) {
+		s.lost = err
+	}
 }
 
 // closeFiles closes the files of sources that were not read to their end.

@@ -67,8 +67,8 @@ type Line struct {
 	// Truncated says that the program's line is longer than this text: a line over Config.MaxLine
 	// continues in the next Line.
 	Truncated bool `json:"truncated,omitempty"`
-	// Dropped, if not 0, is how many lines this reader has missed at this place, because the ring
-	// had already overwritten them. Text then says so in words.
+	// Dropped, if not 0, is how many lines this reader has missed at this place. Text then says so, and
+	// why, in words. For a file that cannot be read it is 1, however many lines the file has.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 

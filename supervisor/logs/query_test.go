@@ -476,6 +476,36 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
+// A file that an earlier agentinit has written is damaged, and later the directory is replaced. A
+// reader is told at the place of the lines, and gets the lines of the other files.
+func TestUnreadableHistory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs")
+	path := filepath.Join(dir, "log")
+	p := newPlane(t, Config{})
+	for i, text := range []string{"one\n", "two\n", "three\n"} {
+		capture(t, p, Options{Program: "web", Run: uint64(i + 1), Path: path, MaxBytes: 1, Backups: -1, Compress: CompressZstd}, text)
+	}
+	settle(t, p)
+	names, _ := archives(t, path)
+	if err := os.WriteFile(names[1], []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later := newPlane(t, Config{})
+	capture(t, later, Options{Program: "web", Path: path, Backups: -1}, "new\n")
+	flush(t, later)
+	got := strings.Join(texts(all(later, Query{Files: true})), "; ")
+	if want := "one; 1 line or more lost: cannot read " + names[1] + ": invalid input: magic number mismatch; three; new"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	got = strings.Join(texts(all(later, Query{Files: true})), "; ")
+	if !strings.HasPrefix(got, "1 line or more lost: ") || !strings.HasSuffix(got, dir+": not a directory; 1 line lost: the log file cannot be read") {
+		t.Errorf("without the directory: %s", got)
+	}
+}
+
 // A file that is gone is no trouble for a reader of the past, also if its directory went with it. A file
 // that is there and cannot be opened is.
 func TestFileThatCannotBeOpened(t *testing.T) {
