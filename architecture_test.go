@@ -29,17 +29,17 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
-	"cmd/agentctl/supervisord": {"schema", "schema/rules", "internal/escape"},
+	"cmd/agentctl/supervisord": {"schema", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
+	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/signame"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
+	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/plural"},
-	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate"},
+	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
 	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
@@ -47,7 +47,7 @@ var arrows = map[string][]string{
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
 	"supervisor/control/listing":     {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
-	"supervisor/control/supervisord": {"supervisor/control/api", "supervisor/program", "internal/escape"},
+	"supervisor/control/supervisord": {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/signame"},
 	"supervisor/proc/filter":         {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
@@ -58,7 +58,7 @@ var arrows = map[string][]string{
 	"schema":           {"supervisor/program", "internal/edits"},
 	"schema/catalog":   {"schema"},
 	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability", "internal/rotated"},
+	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability", "internal/rotated", "internal/signame"},
 	"schema/compose":   {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
 	"schema/hardening": {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 
@@ -79,7 +79,7 @@ var arrows = map[string][]string{
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/outbound"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
-	"adapters/orchestrator": {"adapters", "adapters/wire"},
+	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
@@ -127,6 +127,7 @@ var arrows = map[string][]string{
 	"internal/problem":              {},
 	"internal/ijson":                {},
 	"internal/safeopen":             {},
+	"internal/signame":              {},
 	"internal/table":                {},
 	"internal/rate":                 {},
 	"internal/rotated":              {},
@@ -145,7 +146,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/signame", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -108,7 +109,7 @@ func asAsked(spec *program.Spec, exit program.Exit, byUs bool) bool {
 		return true
 	default:
 		return slices.ContainsFunc(program.StopLadder(spec), func(rung program.StopStep) bool {
-			sent, err := proc.ParseSignal(rung.Signal)
+			sent, err := signame.Parse(rung.Signal)
 			return err == nil && sent == sig
 		})
 	}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -114,7 +115,7 @@ func exitOf(e proc.Exit) program.Exit {
 	}
 	exit := program.Exit{Code: e.Code(), Core: e.Status.CoreDump()}
 	if sig := e.Signal(); sig != 0 {
-		exit.Signal, exit.SignalNumber = proc.SignalName(sig), int(sig)
+		exit.Signal, exit.SignalNumber = signame.Of(sig), int(sig)
 	}
 	return exit
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -285,7 +286,7 @@ func (s *System) Signal(r SignalRequest) error {
 
 // request is r as the Owner takes it. known is false for a run that is not known.
 func (s *System) request(r SignalRequest) (req proc.SignalRequest, known bool, err error) {
-	sig, err := proc.ParseSignal(r.Signal)
+	sig, err := signame.Parse(r.Signal)
 	if err != nil {
 		return proc.SignalRequest{}, false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -135,7 +136,7 @@ func (s *System) wedged(ctx context.Context, spec *program.Spec, name string, ru
 		return true
 	}
 	id, ok := s.id(name, run)
-	sig, err := proc.ParseSignal(signal) // the manifest was checked, so there is no error
+	sig, err := signame.Parse(signal) // the manifest was checked, so there is no error
 	if !ok || err != nil {
 		return true
 	}

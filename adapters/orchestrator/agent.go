@@ -9,9 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 )
 
 // shownCommand is how many bytes of an agent's command line are kept to be
@@ -153,7 +152,7 @@ func (a *agent) ended(e Ending) {
 		Signal adapters.NullString `json:"signal"`
 	}{}
 	if e.Signal != 0 {
-		exit.Signal = adapters.NullString(signalName(e.Signal))
+		exit.Signal = adapters.NullString("SIG" + signame.Of(e.Signal))
 	} else {
 		exit.Code = &e.Code
 	}
@@ -175,13 +174,6 @@ func (a *agent) ended(e Ending) {
 		a.fault(adapters.CodeInternal, fmt.Sprintf("%d processes could not be killed", e.Leaked))
 	}
 	a.events.append(adapters.AgentEventExit, mustJSON(exit))
-}
-
-func signalName(sig syscall.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	return fmt.Sprintf("SIG%d", int(sig)) // a real-time one
 }
 
 func (a *agent) fault(code adapters.Code, message string) {

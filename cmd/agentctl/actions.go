@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dreamlab-ai/agentinit/schema/rules"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -93,8 +93,8 @@ func newSignal(c *cli) *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeSignal,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !signalName(args[0]) {
-				return usageError("%s is not a signal; the signal comes first, as in: agentctl signal HUP web", strconv.Quote(args[0]))
+			if _, err := signame.Parse(args[0]); err != nil {
+				return usageError("%s is not a signal (a name such as HUP, or a number from 1 to 64); the signal comes first, as in: agentctl signal HUP web", strconv.Quote(args[0]))
 			}
 			req := api.ActionRequest{Signal: args[0], Names: args[1:], All: all}
 			return c.runAction(cmd.Context(), verb{done: "signalled", already: "signalled", ask: (*api.Client).Signal}, req)
@@ -102,13 +102,6 @@ func newSignal(c *cli) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every program")
 	return cmd
-}
-
-// signalName reports whether a word can be a signal. agentinit knows the exact bounds of numbers.
-func signalName(word string) bool {
-	name := strings.TrimPrefix(strings.ToUpper(word), "SIG")
-	_, err := strconv.Atoi(name)
-	return err == nil || rules.KnownSignal(name)
 }
 
 func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {

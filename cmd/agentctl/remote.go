@@ -12,9 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -147,9 +147,9 @@ func (c *cli) completeSignal(cmd *cobra.Command, args []string, prefix string) (
 	short := !strings.HasPrefix(prefix, "SIG")
 	var names []string
 	for n := syscall.Signal(1); n < 32; n++ {
-		name := unix.SignalName(n)
-		if short {
-			name = strings.TrimPrefix(name, "SIG")
+		name := signame.Of(n)
+		if !short {
+			name = "SIG" + name
 		}
 		if strings.HasPrefix(name, prefix) {
 			names = append(names, name)

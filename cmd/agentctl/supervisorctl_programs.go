@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
@@ -199,14 +200,10 @@ func (s *supervisorctl) restart(ctx context.Context, names []string) error {
 }
 
 func (s *supervisorctl) signal(ctx context.Context, args []string) error {
-	known := signalName(args[0])
+	_, unknown := signame.Parse(args[0])
 	send := func(ctx context.Context, req api.ActionRequest) (api.ActionResult, error) {
-		if req.Signal = args[0]; known {
-			result, err := s.box.Signal(ctx, req)
-			if api.CodeOf(err) != api.CodeBadRequest {
-				return result, err
-			}
-			known = false // a number that is too high
+		if req.Signal = args[0]; unknown == nil {
+			return s.box.Signal(ctx, req)
 		}
 		var none api.ActionResult
 		for _, name := range req.Names {
@@ -218,7 +215,7 @@ func (s *supervisorctl) signal(ctx context.Context, args []string) error {
 		running := supervisord.Running(p)
 		switch {
 		case !running && c.Group:
-		case !known:
+		case unknown != nil:
 			s.fail(exitFailure, "%s: ERROR (bad signal name)", p.Name)
 		case !running:
 			s.fail(exitNotStarted, "%s: ERROR (not running)", p.Name)

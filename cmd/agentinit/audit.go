@@ -9,6 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/audit"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -64,7 +65,7 @@ func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 
 // auditSignal records a signal that is a request.
 func auditSignal(record *audit.Log, s early.Sent, program, outcome string) {
-	e := audit.Entry{Via: "signal", Action: "signal " + signalName(s.Signal), Outcome: outcome}
+	e := audit.Entry{Via: "signal", Action: "signal " + signame.Of(s.Signal), Outcome: outcome}
 	switch {
 	case s.Outside:
 		e.Details = map[string]any{"from": "outside the pid namespace"}

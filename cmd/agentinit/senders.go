@@ -7,12 +7,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -153,7 +151,7 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	}
 	c.next = now.Add(tellAgain)
 	fields := map[string]any{
-		"signal": signalName(r.sent.Signal), "reason": r.reason, "count": c.count,
+		"signal": signame.Of(r.sent.Signal), "reason": r.reason, "count": c.count,
 	}
 	if !r.sent.Forgeable && !r.sent.Outside {
 		fields["pid"], fields["uid"] = r.sent.PID, r.sent.UID
@@ -164,5 +162,3 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	}
 	return fields
 }
-
-func signalName(s syscall.Signal) string { return strings.TrimPrefix(unix.SignalName(s), "SIG") }

@@ -8,11 +8,11 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/telemetry"
@@ -106,7 +106,7 @@ func (a *agents) trace(ctx context.Context, id string, p *agentProcess) func(orc
 	))
 	return func(e orchestrator.Ending) {
 		if e.Signal != 0 {
-			span.SetAttributes(attribute.String("agentbox.exit_signal", unix.SignalName(e.Signal)))
+			span.SetAttributes(attribute.String("agentbox.exit_signal", "SIG"+signame.Of(e.Signal)))
 		} else {
 			span.SetAttributes(attribute.Int("process.exit.code", e.Code))
 		}

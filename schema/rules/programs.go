@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	_ "time/tzdata" // schedules name time zones, and a small image has no time zone files
 
 	"github.com/dreamlab-ai/agentinit/internal/rotated"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -117,31 +117,17 @@ func oneWordCommands(p programTable) (out []schema.Finding) {
 	return out
 }
 
-var signalNames = strings.Fields(`HUP INT QUIT ILL TRAP ABRT IOT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD
-	CLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO POLL PWR SYS RTMIN RTMAX`)
-
-// realTimeSignal matches RTMIN+n and RTMAX-n. Linux has 31 of them (signal(7)), and the C library
-// reserves some.
-var realTimeSignal = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
-})
-
-// KnownSignal reports whether Linux has the signal, given without SIG or by number.
-func KnownSignal(name string) bool {
-	if n, err := strconv.Atoi(name); err == nil {
-		return n >= 1 && n <= 64
-	}
-	return slices.Contains(signalNames, name) || realTimeSignal().MatchString(name)
-}
-
 func unknownSignals(p programTable) (out []schema.Finding) {
 	check := func(text string, keys ...string) {
 		step, err := schema.ParseStopStep(text)
-		if err != nil || KnownSignal(step.Signal) {
+		if err != nil {
+			return
+		}
+		if _, err := signame.Parse(step.Signal); err == nil {
 			return
 		}
 		hint := "write a name such as TERM, HUP or USR1, see signal(7)"
-		if near, ok := schema.Nearest(step.Signal, signalNames); ok {
+		if near, ok := schema.Nearest(step.Signal, signame.All()); ok {
 			hint = "did you mean " + schema.Quote(near) + "?"
 		}
 		written := strings.Fields(text)[0]
@@ -181,7 +167,7 @@ func stopWithoutWait(p programTable) (out []schema.Finding) {
 		if err != nil {
 			return nil // E016
 		}
-		if !KnownSignal(step.Signal) {
+		if _, err := signame.Parse(step.Signal); err != nil {
 			return nil // E102
 		}
 		ladder[i] = step

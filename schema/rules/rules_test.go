@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 // testCase is one manifest, and how often it must give one code. Other codes are ignored: a case is
@@ -491,15 +490,6 @@ command = "x"
 			if c < ' ' || c == 0x7f || c == 0x2028 {
 				t.Errorf("control character in %q", f.Error())
 			}
-		}
-	}
-}
-
-// A signal that the manifest may name can be sent.
-func TestKnownSignalsCanBeSent(t *testing.T) {
-	for _, name := range append([]string{"1", "64", "RTMIN+30", "RTMAX-30"}, signalNames...) {
-		if _, err := proc.ParseSignal(name); err != nil || !KnownSignal(name) {
-			t.Errorf("%s: known %v, %v", name, KnownSignal(name), err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
@@ -82,7 +83,7 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !signalName().MatchString(req.Signal) {
+	if _, err := signame.Parse(req.Signal); err != nil {
 		return nil, api.Errorf(api.CodeBadRequest, "signal must be a name such as HUP, or a number from 1 to 64")
 	}
 	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})

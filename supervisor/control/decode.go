@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/ijson"
@@ -106,11 +105,6 @@ func decodeAction(body io.Reader) (api.ActionRequest, error) {
 	}
 	return req, checkNames(req.Names)
 }
-
-// signalName matches a signal by name, with or without SIG, in upper or lower case, or by number.
-var signalName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(?:[1-9]|[1-5][0-9]|6[0-4]|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
-})
 
 // checkQuery refuses parameters that the route does not have. If a misspelt one were ignored, the
 // answer would contain more than was requested.

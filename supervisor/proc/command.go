@@ -1,13 +1,11 @@
 package proc
 
 import (
-	"cmp"
 	"encoding/hex"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -139,57 +137,6 @@ func parseIONice(s string) (int, error) {
 	}
 	return n<<13 | prio, nil
 }
-
-// ParseSignal reads "TERM", "SIGTERM", "15", "RTMIN+3" or "RTMAX-1".
-func ParseSignal(s string) (syscall.Signal, error) {
-	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
-	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= maxSignal {
-		return syscall.Signal(n), nil
-	}
-	// signal(7) has second names for these; package unix does not.
-	name = cmp.Or(map[string]string{"CLD": "CHLD", "IOT": "ABRT", "POLL": "IO"}[name], name)
-	if sig := unix.SignalNum("SIG" + name); sig != 0 {
-		return sig, nil
-	}
-	for base, at := range map[string]int{"RTMIN": minRealtime, "RTMAX": maxSignal} {
-		rest, ok := strings.CutPrefix(name, base)
-		if !ok {
-			continue
-		}
-		n := 0
-		if rest != "" {
-			var err error
-			if n, err = strconv.Atoi(rest); err != nil {
-				break
-			}
-		}
-		if at+n >= minRealtime && at+n <= maxSignal {
-			return syscall.Signal(at + n), nil
-		}
-	}
-	return 0, fmt.Errorf("unknown signal %q", s)
-}
-
-// SignalName is the name without "SIG"; a real-time signal is "RTMIN+n".
-func SignalName(sig syscall.Signal) string {
-	if n := unix.SignalName(sig); n != "" {
-		return strings.TrimPrefix(n, "SIG")
-	}
-	switch n := int(sig); {
-	case n == minRealtime:
-		return "RTMIN"
-	case n > minRealtime && n <= maxSignal:
-		return fmt.Sprintf("RTMIN+%d", n-minRealtime)
-	}
-	return strconv.Itoa(int(sig))
-}
-
-// glibc and musl use the first two or three real-time signals themselves. With glibc, a program's
-// SIGRTMIN is 34 (signal(7)).
-const (
-	minRealtime = 34
-	maxSignal   = 64
-)
 
 // newToken returns a value that cannot be guessed. It asks the kernel directly instead of
 // crypto/rand. The runtime initialises crypto/rand and path/filepath late, and this package and

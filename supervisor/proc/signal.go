@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 )
 
 // Signal sends sig to a started process, its group or its whole tree. It signals the group with one
@@ -123,7 +125,7 @@ func sent(pid int, sig syscall.Signal, err error) error {
 	case unix.ESRCH:
 		return ErrNoProcess
 	}
-	return fmt.Errorf("cannot send %s to pid %d: %w", SignalName(sig), pid, err)
+	return fmt.Errorf("cannot send %s to pid %d: %w", signame.Of(sig), pid, err)
 }
 
 // signalTask signals a member that was found in the tree, but not a later process with the same

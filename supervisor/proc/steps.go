@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/child"
 )
 
@@ -168,7 +169,7 @@ func (o *Owner) addSignalActions(l *launch, clone3 bool) {
 	}
 	// struct kernel_sigaction with SIG_DFL: handler, flags, restorer, mask.
 	action := addr(l, new([4]uint64))
-	for n := 1; n <= maxSignal; n++ {
+	for n := 1; n <= int(signame.Last); n++ {
 		if n == int(unix.SIGKILL) || n == int(unix.SIGSTOP) || clone3 && o.ignored&(1<<(n-1)) == 0 {
 			continue
 		}

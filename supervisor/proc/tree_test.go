@@ -565,28 +565,6 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
-func TestParseSignal(t *testing.T) {
-	for s, want := range map[string]syscall.Signal{
-		"TERM": 15, "SIGTERM": 15, "term": 15, "9": 9, "RTMIN": 34, "SIGRTMIN+3": 37, "RTMAX": 64, "RTMAX-1": 63, "CLD": 17, "IOT": 6, "POLL": 29, "": 0, "0": 0, "65": 0, "RTMIN+31": 0, "RTMAX+1": 0, "NOPE": 0, "RTMINx": 0,
-	} {
-		got, err := ParseSignal(s)
-		if want == 0 {
-			if err == nil {
-				t.Errorf("%q was taken for %d", s, got)
-			}
-			continue
-		}
-		if err != nil || got != want {
-			t.Errorf("%q: got %d, %v", s, got, err)
-		}
-	}
-	for n := syscall.Signal(1); n <= 64; n++ {
-		if got, err := ParseSignal(SignalName(n)); err != nil || got != n {
-			t.Errorf("%d is called %q, which is %d, %v", n, SignalName(n), got, err)
-		}
-	}
-}
-
 // Signals that were requested at the same time share one search for members. A later request does
 // not use an earlier search.
 func TestSignalsAskedTogetherShareALook(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
 
 // stop writes how a program is stopped.
@@ -16,7 +16,7 @@ func (t *table) stop(priority int64) {
 	if signal = strings.TrimPrefix(strings.ToUpper(signal), "SIG"); !named {
 		signal = "TERM"
 	}
-	if named && !rules.KnownSignal(signal) {
+	if _, err := signame.Parse(signal); err != nil {
 		t.fail("stopsignal", "Linux has no such signal", "write a name such as TERM or QUIT, see signal(7)")
 	}
 	seconds, timed := t.integer("stopwaitsecs", 0, 1e6)

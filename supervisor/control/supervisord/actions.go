@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -159,7 +156,7 @@ func options(params []any) (req api.ActionRequest, err error) {
 		case bool:
 			req.NoWait = !v
 		case string:
-			if !knownSignal(v) {
+			if _, err := signame.Parse(v); err != nil {
 				return req, newFault(badSignal, v)
 			}
 			req.Signal = v
@@ -178,14 +175,4 @@ func (a action) send(s session, programs []api.Program, req api.ActionRequest) (
 	}
 	result, err := a.request(s.box, s.ctx, req)
 	return result.Results, err
-}
-
-// knownSignal tells whether a word is the number or the name of a signal. agentinit decides which of
-// the names it knows.
-func knownSignal(word string) bool {
-	name := strings.TrimPrefix(strings.ToUpper(word), "SIG")
-	if n, err := strconv.Atoi(name); err == nil {
-		return n >= 1 && n <= 64
-	}
-	return unix.SignalNum("SIG"+name) != 0 || strings.HasPrefix(name, "RT") || slices.Contains([]string{"CLD", "IOT", "POLL"}, name)
 }
