@@ -52,6 +52,9 @@ func (c *cli) printWhy(why api.Why) {
 	if why.Program.Text != "" {
 		line(c.stdout, "says:    %s", printable(why.Program.Text))
 	}
+	if why.LogTrouble != "" {
+		line(c.stdout, "logs:    %s", printable(why.LogTrouble))
+	}
 	for _, text := range needTexts(why.Needs) {
 		line(c.stdout, "needs:   %s", printable(text))
 	}

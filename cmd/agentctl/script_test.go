@@ -62,7 +62,7 @@ type boxKey struct{}
 
 // box is `box WORD...`: it serves a box and sets AGENTCTL_SOCKET to its socket. A word is a program
 // (NAME, NAME=STATE or NAME=STATE:REASON) or a setting: +fails=NAME, +hold=NAME, +refuse=NAME,
-// +limits=NAME, +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
+// +limits=NAME, +logtrouble=NAME, +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
 	b.ProbeJSON = map[string]string{}
@@ -131,6 +131,8 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		b.Set(value, func(p *supervisor.Status) {
 			p.Spec.Limits.Rlimits = map[string]program.Limit{"memory": {Soft: 48 << 20, Hard: 64 << 20}, "nofile": {Soft: 7, Hard: 8}}
 		})
+	case "logtrouble":
+		b.LogTroubles = map[string]error{value: errors.New("cannot open /log/" + value + ": permission denied")}
 	case "unready":
 		b.SetReadiness(api.Readiness{Reason: "starting", Missing: []api.Requirement{{ID: "program:web", Kind: "program", Reason: "STARTING"}}})
 	case "invalid":

@@ -80,6 +80,7 @@ func (c *cli) printPage(pg page) {
 	row("restarts", restartText(pg))
 	row("ended", pg.why.Ending)
 	row("says", pg.Text)
+	row("logs", pg.why.LogTrouble)
 	for _, text := range needTexts(pg.why.Needs) {
 		row("needs", text)
 	}

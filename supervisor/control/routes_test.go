@@ -109,8 +109,11 @@ func TestContract(t *testing.T) {
 			equal(t, w.Summary, "web has been RUNNING for 3m12s and is ready")
 			equal(t, w.Needs, []api.WhyNeed{{Program: "db", Condition: "ready", Met: true, State: "RUNNING"}})
 			equal(t, len(w.Recent), 1)
+			equal(t, w.LogTrouble, "")
+			b.LogTroubles = map[string]error{"db": errors.New("no space left")}
 			w, err = c.Why(t.Context(), "db")
 			must(t, err)
+			equal(t, w.LogTrouble, "no space left")
 			equal(t, w.Dependents, []string{"web"})
 		},
 		"POST /v1/start": func(t *testing.T, c *api.Client, _ *controltest.Box) {

@@ -25,6 +25,11 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 	if troubled(p) {
 		why.Output = s.lastOutput(r.Context(), p)
 	}
+	if s.cfg.Logs != nil {
+		if err := s.cfg.Logs.Trouble(p.Name); err != nil {
+			why.LogTrouble = err.Error()
+		}
+	}
 	why.Refused = s.refusals(p.Name)
 	why.Program.Refused = s.refusedCalls(p.Name)
 	why.Recent, err = s.recent(p.Name)

@@ -375,6 +375,9 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 		}
 		flushFailing(t, p)
 	}
+	if err := p.Trouble("web"); err == nil || !strings.Contains(err.Error(), path) || p.Trouble("other") != nil {
+		t.Errorf("trouble now: %v; of another program: %v", err, p.Trouble("other"))
+	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -383,6 +386,9 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 	closeAll(t, stdout, stderr)
 	<-c.Done()
 	flush(t, p)
+	if err := p.Trouble("web"); err != nil {
+		t.Errorf("trouble after it was mended: %v", err)
+	}
 	if err := <-reports; err == nil || !strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("first report = %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,6 +221,22 @@ func (p *Plane) sinks() []*fileSink {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Values(p.files))
+}
+
+// Trouble says why the log files of a program take no output now. It is nil if they do, or if no output
+// has come for them since the trouble began.
+func (p *Plane) Trouble(program string) error {
+	var troubles []string
+	for _, f := range p.sinks() {
+		if failure := f.failure.Load(); failure != nil && f.options.Load().Program == program {
+			troubles = append(troubles, (*failure).Error())
+		}
+	}
+	if len(troubles) == 0 {
+		return nil
+	}
+	slices.Sort(troubles)
+	return errors.New(strings.Join(slices.Compact(troubles), "; "))
 }
 
 // Reopen closes every log file and opens it again by its path, for tools that moved the file away.

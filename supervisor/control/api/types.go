@@ -385,6 +385,9 @@ type Why struct {
 	Ready string `json:"ready,omitempty"`
 	// Output is the last output of the latest run, oldest line first, if the program is in trouble.
 	Output []LogLine `json:"output,omitempty"`
+	// LogTrouble says why its log files take no output now. What it prints stays in memory, as far as
+	// there is room.
+	LogTrouble string `json:"log_trouble,omitempty"`
 	// Do lists commands that may help, the most useful one first.
 	Do []string `json:"do,omitempty"`
 	// Needs are the programs that it needs.

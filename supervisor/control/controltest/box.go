@@ -43,9 +43,11 @@ type Box struct {
 	// Refuse names programs for which every request is refused.
 	Refuse []string
 	// Owners maps a pid to the program whose tree it is in.
-	Owners   func(pid int) (string, bool)
-	Lines    []logs.Line
-	BootData api.Boot
+	Owners func(pid int) (string, bool)
+	Lines  []logs.Line
+	// LogTroubles says why the log files of a program take no output.
+	LogTroubles map[string]error
+	BootData    api.Boot
 	// BootBefore is the record of the boot before; if StartedAt is not set, there was none.
 	BootBefore api.Boot
 	Result     api.ApplyResult
@@ -337,6 +339,9 @@ func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 		}
 	}
 }
+
+// Trouble implements control.Logs.
+func (b *Box) Trouble(name string) error { return b.LogTroubles[name] }
 
 // Reopen implements control.Logs.
 func (b *Box) Reopen() { b.Reopened.Add(1) }
