@@ -3,10 +3,13 @@ package logs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -184,5 +187,72 @@ func TestAnUnfinishedCompressionLeavesNothing(t *testing.T) {
 			left, _ := filepath.Glob(a.path + ".*")
 			t.Errorf("%+v: left %q", o, left)
 		}
+	}
+}
+
+// counted counts how many of the readers that a compressor has made are open.
+type counted struct {
+	io.ReadCloser
+	open *atomic.Int64
+}
+
+func (c counted) Close() error {
+	c.open.Add(-1)
+	return c.ReadCloser.Close()
+}
+
+// To unpack a file takes memory, of which a program that owns its directory can make it take more. So a
+// reader of many logs unpacks a few at once, and still gets each line once.
+func TestAReaderUnpacksFewFilesAtOnce(t *testing.T) {
+	const programs, perFile = 3 * unpackPerReader, 2000 // a file is more than the reader takes at once
+	var unpacking atomic.Int64
+	c := compressorOf(CompressZstd)
+	reader := c.reader
+	t.Cleanup(func() { c.reader = reader })
+	c.reader = func(r io.Reader) (io.ReadCloser, error) {
+		rc, err := reader(r)
+		if err != nil {
+			return nil, err
+		}
+		unpacking.Add(1)
+		return counted{rc, &unpacking}, nil
+	}
+	p := newPlane(t, Config{})
+	dir := t.TempDir()
+	line := func(name string, i int) string { return fmt.Sprintf("%s %d %s", name, i, strings.Repeat("x", 60)) }
+	for i := range programs {
+		name := fmt.Sprint("p", i)
+		path := filepath.Join(dir, name)
+		for file := range 2 {
+			var text strings.Builder
+			for n := range perFile {
+				fmt.Fprintln(&text, line(name, file*perFile+n))
+			}
+			// The files of all programs were rotated at the same times.
+			old := fmt.Sprintf("%s.2026110%dT000000.000000000Z", path, file+1)
+			if err := errors.Join(os.WriteFile(old, []byte(text.String()), 0o600), c.compress(old, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		capture(t, p, Options{Program: name, To: ToFile, Path: path, Backups: 3, Compress: CompressZstd}, line(name, 2*perFile)+"\n")
+	}
+	next, most := map[string]int{}, int64(0)
+	for ln := range p.Read(t.Context(), Query{Files: true}) {
+		most = max(most, unpacking.Load())
+		if want := line(ln.Program, next[ln.Program]); ln.Text != want {
+			t.Fatalf("a reader gets %q, want %q", ln.Text, want)
+		}
+		next[ln.Program]++
+	}
+	for i := range programs {
+		if n := next[fmt.Sprint("p", i)]; n != 2*perFile+1 {
+			t.Errorf("p%d: %d lines, want %d", i, n, 2*perFile+1)
+		}
+	}
+	if most == 0 || most > unpackPerReader {
+		t.Errorf("the reader unpacks %d files at once, want at most %d", most, unpackPerReader)
+	}
+	if n := unpacking.Load(); n != 0 {
+		t.Errorf("the reader has left %d files open", n)
 	}
 }

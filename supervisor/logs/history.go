@@ -299,6 +299,7 @@ func (s *gapSource) read() {
 	}
 	if want > 0 {
 		var err error
+		s.reader.unpack(s.file)
 		if s.text, err = s.file.read(s.off, int(want)); err != nil {
 			s.fail(err) // the file counts as ended
 		}
@@ -306,6 +307,26 @@ func (s *gapSource) read() {
 	s.off += int64(len(s.text))
 	s.ended = want <= 0 || int64(len(s.text)) < want
 	s.final = s.ended || len(f.spans) > 0 && s.off == f.spans[0].off
+}
+
+// unpackPerReader bounds how many compressed files a reader of gaps unpacks at once.
+const unpackPerReader = 4
+
+// unpack makes room for a file that is about to be read. Every source has its next file open, and a
+// program that owns its directory can replace the file by one that takes the most memory to unpack. So
+// the memory must not grow with the number of log files. The lines of a file mostly come one after the
+// other, so that few files are unpacked from the start again.
+func (r *reader) unpack(file *generationReader) {
+	if file.compressor == nil {
+		return
+	}
+	if i := slices.Index(r.unpacking, file); i >= 0 {
+		r.unpacking = slices.Delete(r.unpacking, i, i+1)
+	} else if len(r.unpacking) == unpackPerReader {
+		r.unpacking[0].rest()
+		r.unpacking = slices.Delete(r.unpacking, 0, 1)
+	}
+	r.unpacking = append(r.unpacking, file)
 }
 
 // fail remembers why a file cannot be read, except that it is gone: that old files are removed is usual.

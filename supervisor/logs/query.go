@@ -189,9 +189,13 @@ type reader struct {
 	plane *Plane
 	query Query
 	files generationFiles
-	next  map[*programLog]*[2]uint64
-	upTo  uint64 // the Line.Seq up to which it has taken all lines
-	made  uint64 // Plane.made when it looked for programs
+	// The compressed files that its gap sources are unpacking, most recently read last. One that was
+	// closed meanwhile has no memory.
+	unpacking []*generationReader
+
+	next map[*programLog]*[2]uint64
+	upTo uint64 // the Line.Seq up to which it has taken all lines
+	made uint64 // Plane.made when it looked for programs
 }
 
 func (r *reader) close() {
