@@ -48,12 +48,31 @@ func zstdWriter(w io.Writer) (io.WriteCloser, error) {
 }
 
 func zstdReader(r io.Reader) (io.ReadCloser, error) {
-	// A program may have written the file itself, so the window that it asks for is bounded.
-	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
-	if err != nil {
+	d, ok := zstdDecoders.Get().(*zstd.Decoder)
+	if !ok {
+		var err error
+		// A program may have written the file itself, so the window that it asks for is bounded.
+		d, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := d.Reset(r); err != nil {
 		return nil, err
 	}
-	return d.IOReadCloser(), nil
+	return pooledDecoder{d}, nil
+}
+
+// zstdDecoders holds decoders that are not in use. A decoder has up to 12 MiB of buffers, and a reader of
+// many logs needs one after the other.
+var zstdDecoders sync.Pool
+
+type pooledDecoder struct{ *zstd.Decoder }
+
+func (d pooledDecoder) Close() error {
+	err := d.Reset(nil) // it must not keep the file
+	zstdDecoders.Put(d.Decoder)
+	return err
 }
 
 func compressorOf(name Compression) *compressor {

@@ -184,9 +184,7 @@ func (r *generationReader) read(off int64, n int) ([]byte, error) {
 // seek moves to off. To go backwards, it reads from the start again.
 func (r *generationReader) seek(off int64) error {
 	if r.unpacked == nil || off < r.at {
-		if r.unpacked != nil {
-			_ = r.unpacked.Close() // the file was only read
-		}
+		r.rest()
 		if _, err := r.file.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
@@ -204,8 +202,8 @@ func (r *generationReader) seek(off int64) error {
 	return err
 }
 
-// rest frees what unpacking needs, which is up to some 13 MiB of memory. The next read unpacks from the
-// start again.
+// rest frees what unpacking needs, up to some 13 MiB of memory. The next read unpacks from the start
+// again.
 func (r *generationReader) rest() {
 	if r.unpacked != nil {
 		_ = r.unpacked.Close() // the file was only read
