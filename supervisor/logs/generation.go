@@ -160,23 +160,26 @@ type generationReader struct {
 	at         int64         // offset in unpacked
 }
 
-// read returns n bytes from off on, fewer at the end of the file.
+// read returns n bytes from off on, fewer at the end of the file. With an error it returns what it could
+// read.
 func (r *generationReader) read(off int64, n int) ([]byte, error) {
 	buf := make([]byte, n)
 	if r.compressor == nil {
 		m, err := r.file.ReadAt(buf, off)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+		if errors.Is(err, io.EOF) {
+			err = nil
 		}
-		return buf[:m], nil
+		return buf[:m], err
 	}
 	m, err := 0, r.seek(off)
-	if err == nil {
-		m, err = io.ReadFull(r.unpacked, buf)
-		r.at += int64(m)
+	for m < n && err == nil { // io.ReadFull does not tell the end of the text from that of a cut file
+		var more int
+		more, err = r.unpacked.Read(buf[m:])
+		m += more
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
+	r.at += int64(m)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return buf[:m], fmt.Errorf("cannot read %s: %w", r.file.Name(), err)
 	}
 	return buf[:m], nil
 }

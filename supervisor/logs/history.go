@@ -234,7 +234,7 @@ const gapRead = 64 << 10
 func (s *gapSource) next() (item, bool) {
 	q := &s.reader.query
 	for {
-		if s.lost != nil {
+		if s.lost != nil && s.file == nil { // after the lines that could be read
 			ln := lost(s.program, s.kind, 1, "or more lost: "+s.lost.Error())
 			s.lost = nil
 			return item{Line: ln, order: s.like.order, gap: true}, true

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -503,6 +505,42 @@ func TestUnreadableHistory(t *testing.T) {
 	got = strings.Join(texts(all(later, Query{Files: true})), "; ")
 	if !strings.HasPrefix(got, "1 line or more lost: ") || !strings.HasSuffix(got, dir+": not a directory; 1 line lost: the log file cannot be read") {
 		t.Errorf("without the directory: %s", got)
+	}
+}
+
+// A crash has cut a compressed file. A reader gets the lines that can be unpacked, and is then told that
+// there were more.
+func TestCutCompressedFile(t *testing.T) {
+	for _, c := range compressors {
+		path := filepath.Join(t.TempDir(), "log")
+		var packed bytes.Buffer
+		w, err := c.writer(&packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 200_000 {
+			fmt.Fprintln(w, i)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		old := path + ".20261101T000000.000000000Z" + c.suffix
+		if err := os.WriteFile(old, packed.Bytes()[:packed.Len()/2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := newPlane(t, Config{})
+		capture(t, p, Options{Program: "web", Path: path, Backups: -1}, "new\n")
+		flush(t, p)
+		got := texts(all(p, Query{Files: true}))
+		n := len(got) - 3 // the last line of the file may be cut
+		if n < 10_000 || got[n+1] != "1 line or more lost: cannot read "+old+": unexpected EOF" || got[n+2] != "new" {
+			t.Fatalf("%s: %d lines, at the end %q", c.name, len(got), got[max(0, len(got)-3):])
+		}
+		for i, line := range got[:n] {
+			if line != strconv.Itoa(i) {
+				t.Fatalf("%s: line %d is %q", c.name, i, line)
+			}
+		}
 	}
 }
 
