@@ -3,6 +3,7 @@ package contract
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +29,7 @@ type Peer struct {
 
 	wrong []string // violations that the other origin has seen
 	other *httptest.Server
+	way   string // the start of the paths at other to which this peer redirects
 }
 
 // Part says which part of an answer is bad.
@@ -63,7 +65,7 @@ func NewPeer(t testing.TB, good string) *Peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Peer{until: make(chan struct{})}
+	p := &Peer{until: make(chan struct{}), way: "/" + rand.Text()}
 	transport := &http.Transport{DisableCompression: true}
 	forward := httputil.NewSingleHostReverseProxy(u)
 	forward.FlushInterval, forward.Transport = -1, transport
@@ -142,8 +144,13 @@ func (p *Peer) misanswer(w http.ResponseWriter, r *http.Request, m *Misbehaviour
 }
 
 // elsewhere serves another origin. A client may follow a redirect to it for a read, but must not send
-// its credentials or agentinit's headers there.
+// its credentials or agentinit's headers there. Requests that no redirect has sent are of clients of
+// other tests: their server had this port before.
 func (p *Peer) elsewhere(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.Path, p.way) {
+		http.NotFound(w, r)
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions {
@@ -276,7 +283,7 @@ func redirect(conn net.Conn, status int, to string) {
 
 func away(status int) script {
 	return func(conn *net.TCPConn, r *http.Request, p *Peer, _ <-chan struct{}) {
-		redirect(conn, status, p.other.URL+r.URL.Path)
+		redirect(conn, status, p.other.URL+p.way+r.URL.Path)
 	}
 }
 
