@@ -174,6 +174,7 @@ func (f *fileSink) pump(s *stream) pumped {
 		case !open:
 			return pumpedEnded
 		case n == 0:
+			s.frame.trim()
 			return pumpedEmpty
 		case n >= readSize:
 			s.enlarge() // the pipe was full at its first size

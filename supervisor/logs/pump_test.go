@@ -45,6 +45,22 @@ func TestReadingWhatIsInFiles(t *testing.T) {
 	}
 }
 
+// A program that has printed a long line and rests keeps no memory for it.
+func TestALongLineLeavesNoMemory(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: filepath.Join(t.TempDir(), "log")})
+	write(t, stdout, strings.Repeat("x", 1<<19)+"\n")
+	waitForLines(p, 1)
+	flush(t, p) // until the pump has come to the end of the pipe
+	for _, s := range c.streams {
+		if n := cap(s.frame.carry); n > keepCarry {
+			t.Errorf("%d bytes are kept", n)
+		}
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+}
+
 // Lines that the ring has forgotten come from the files, once each.
 func TestReadingWhatTheRingForgot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
