@@ -41,18 +41,20 @@ var compressors = []*compressor{
 
 func gzipWriter(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, gzip.BestSpeed) }
 
-// zstdWriter uses one thread and a small window, because it runs in the background of a supervisor.
-// A log compresses well enough with 1 MiB.
+// zstdWindow is small, because agentinit must stay small. A log compresses well enough with it.
+const zstdWindow = 1 << 20
+
+// zstdWriter uses one thread, because it runs in the background of a supervisor.
 func zstdWriter(w io.Writer) (io.WriteCloser, error) {
-	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(zstdWindow))
 }
 
 func zstdReader(r io.Reader) (io.ReadCloser, error) {
 	d, ok := zstdDecoders.Get().(*zstd.Decoder)
 	if !ok {
 		var err error
-		// A program may have written the file itself, so the window that it asks for is bounded.
-		d, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+		// A program may have written the file itself, and ask for a larger window than agentinit does.
+		d, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +65,7 @@ func zstdReader(r io.Reader) (io.ReadCloser, error) {
 	return pooledDecoder{d}, nil
 }
 
-// zstdDecoders holds decoders that are not in use. A decoder has up to 12 MiB of buffers, and a reader of
+// zstdDecoders holds decoders that are not in use. A decoder has up to 2 MiB of buffers, and a reader of
 // many logs needs one after the other.
 var zstdDecoders sync.Pool
 

@@ -205,7 +205,7 @@ func (r *generationReader) seek(off int64) error {
 	return err
 }
 
-// rest frees what unpacking needs, up to some 13 MiB of memory. The next read unpacks from the start
+// rest frees what unpacking needs, up to some 2 MiB of memory. The next read unpacks from the start
 // again.
 func (r *generationReader) rest() {
 	if r.unpacked != nil {

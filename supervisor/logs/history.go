@@ -34,28 +34,26 @@ type logFile struct {
 	ended time.Time
 	size  int64 // how many bytes of it to read
 	spans []span
+	alone bool // no ring refers to the file, so that only the reader of gaps can tell that it cannot be read
 }
 
-// gapSource yields the lines of one sink's files that no ring has. Like a chunkSource, it makes each
-// Line only when the reader takes it.
+// gapSource yields the lines of one sink's files that no ring has.
 type gapSource struct {
 	reader  *reader
 	program string
 	kind    Stream
-	maxLine int
 	files   []logFile // oldest first
 	limit   uint64    // the Line.Seq of every line is less, because the rings forget the oldest first
 
-	file  *generationReader
-	alone bool // no ring refers to the file, so that only this source can tell that it cannot be read
-	off   int64
-	ended bool   // the file has been read
-	final bool   // what frame holds does not go on after text
-	text  []byte // read, but not in lines yet
+	file  *generationReader // nil until something of files[0] is read
+	off   int64             // in files[0]
+	ended bool              // files[0] has been read
+	final bool              // what frame holds does not go on after text
+	text  []byte            // read, but not in lines yet
 	frame framer
 	lines block // what is left of the newest block
-	like  item  // what all its lines have in common
-	lost  error // why lines are missing before the next item; nil if none are
+	place rank  // of the gap, and of all lines in it
+	lost  error // why lines are missing before the next one; nil if none are
 }
 
 // gaps returns one source for each sink of the programs and streams asked for.
@@ -83,8 +81,11 @@ func (r *reader) gaps() []*gapSource {
 	var all []*gapSource
 	for i, f := range sinks {
 		files := f.logFiles(listed[i], known[f.path], &r.query)
+		for i := range files {
+			files[i].alone = len(files[i].spans) == 0
+		}
 		o := f.options.Load()
-		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, maxLine: o.MaxLine, files: files, limit: forgot[o.Program] + 1, lost: failed[i]})
+		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, files: files, limit: forgot[o.Program] + 1, lost: failed[i], frame: framer{max: o.MaxLine}})
 	}
 	return all
 }
@@ -231,82 +232,99 @@ func (f *logFile) open() (*generationReader, error) {
 // gapRead is how much of a file is read at once.
 const gapRead = 64 << 10
 
-func (s *gapSource) next() (item, bool) {
-	q := &s.reader.query
-	for {
-		if s.lost != nil && s.file == nil { // after the lines that could be read
-			ln := lost(s.program, s.kind, 1, "or more lost: "+s.lost.Error())
-			s.lost = nil
-			return item{Line: ln, order: s.like.order, gap: true}, true
+func (s *gapSource) due() (rank, bool) {
+	if !s.reading() {
+		s.seek()
+	}
+	return s.place, s.reading() || s.lost != nil || len(s.files) > 0
+}
+
+// reading tells whether the source has text of the gap at place.
+func (s *gapSource) reading() bool { return len(s.lines.text) > 0 || len(s.text) > 0 || s.final }
+
+// seek moves to the next part of a file that no ring has, if the query wants lines of its time.
+func (s *gapSource) seek() {
+	for len(s.files) > 0 && (s.lost == nil || s.file != nil) { // the mark of a loss comes first
+		f := &s.files[0]
+		for len(f.spans) > 0 && f.spans[0].off <= s.off {
+			s.off = max(s.off, f.spans[0].end)
+			f.spans = f.spans[1:]
 		}
-		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
-			if q.Grep == nil || q.Grep.Match(ln.display()) {
-				it := s.like
-				it.Text, it.Truncated = q.text(ln)
-				return it, true
+		if !s.ended && s.off < f.size {
+			s.place = rank{time: unixNano(f.ended)}
+			if len(f.spans) > 0 {
+				s.place.order, s.place.time = min(f.spans[0].seq, s.limit), f.spans[0].time
+			}
+			if s.reader.query.inTime(s.place.time) {
+				return
+			}
+			if len(f.spans) > 0 {
+				s.off = f.spans[0].off
+				continue
 			}
 		}
-		// A file of terabytes may have no line that the query wants, and the caller may be gone.
-		if len(s.files) == 0 || s.reader.ctx.Err() != nil {
-			return item{}, false
-		}
-		s.load()
+		s.leave()
 	}
 }
 
-// load goes on by one step: it opens the next block of the text, or reads more text, or goes to the
-// next file.
-func (s *gapSource) load() {
+// leave moves to the next file.
+func (s *gapSource) leave() {
+	if s.file != nil {
+		s.file.close()
+	}
+	s.file, s.files, s.off, s.ended = nil, s.files[1:], 0, false
+}
+
+func (s *gapSource) next() (Line, bool) {
+	if ln, ok := s.lines.line(); ok {
+		if q := &s.reader.query; q.Grep == nil || q.Grep.Match(ln.display()) {
+			line := Line{Time: time.Unix(0, s.place.time), Program: s.program, Stream: s.kind}
+			line.Text, line.Truncated = q.text(ln)
+			return line, true
+		}
+		return Line{}, false
+	}
 	switch {
 	case len(s.text) > 0:
-		blk, rest, ok := s.frame.next(s.text, gapRead)
-		if s.text = rest; ok {
-			s.take(blk)
+		if s.lines, s.text, _ = s.frame.next(s.text, gapRead); len(s.text) == 0 {
+			s.text = nil // as in block.line
 		}
 	case s.final:
-		s.final = false
-		if blk, ok := s.frame.last(); ok {
-			s.take(blk)
-		}
-	case s.ended:
-		s.file.close()
-		s.file, s.files, s.ended = nil, s.files[1:], false
-	default:
+		s.lines, _ = s.frame.last()
+		s.final, s.frame = false, framer{max: s.frame.max}
+	case s.lost != nil && s.file == nil:
+		mark := lost(s.program, s.kind, 1, "or more lost: "+s.lost.Error())
+		s.lost = nil
+		return mark, true
+	case len(s.files) > 0:
 		s.read()
 	}
+	return Line{}, false
 }
 
-// read reads the next piece of a file that no ring has.
+// read reads the next piece of the part that seek has found.
 func (s *gapSource) read() {
 	f := &s.files[0]
 	if s.file == nil {
 		var err error
-		s.alone = len(f.spans) == 0
 		if s.file, err = f.open(); err != nil {
-			s.fail(err)
-			s.files = s.files[1:]
+			s.fail(f, err)
+			s.leave()
 			return
 		}
-		s.off, s.frame = 0, framer{max: s.maxLine}
-	}
-	for len(f.spans) > 0 && f.spans[0].off <= s.off {
-		s.off = max(s.off, f.spans[0].end)
-		f.spans = f.spans[1:]
 	}
 	want := min(gapRead, f.size-s.off)
 	if len(f.spans) > 0 {
 		want = min(want, f.spans[0].off-s.off)
 	}
-	if want > 0 {
-		var err error
-		s.reader.unpack(s.file)
-		if s.text, err = s.file.read(s.off, int(want)); err != nil {
-			s.fail(err) // the file counts as ended
-		}
+	var err error
+	s.reader.unpack(s.file)
+	if s.text, err = s.file.read(s.off, int(want)); err != nil {
+		s.fail(f, err) // the file counts as ended
 	}
 	s.off += int64(len(s.text))
-	s.ended = want <= 0 || int64(len(s.text)) < want
-	s.final = s.ended || len(f.spans) > 0 && s.off == f.spans[0].off
+	s.ended = int64(len(s.text)) < want
+	s.final = s.ended || s.off == f.size || len(f.spans) > 0 && s.off == f.spans[0].off
 }
 
 // unpackPerReader bounds how many compressed files a reader of gaps unpacks at once.
@@ -330,8 +348,8 @@ func (r *reader) unpack(file *generationReader) {
 }
 
 // fail remembers why a file cannot be read, except that it is gone: that old files are removed is usual.
-func (s *gapSource) fail(err error) {
-	if s.alone && !errors.Is(err, errGone) {
+func (s *gapSource) fail(f *logFile, err error) {
+	if f.alone && !errors.Is(err, errGone) {
 		s.lost = err
 	}
 }
@@ -342,17 +360,5 @@ func closeFiles(all []source) {
 		if g, ok := s.(*gapSource); ok && g.file != nil {
 			g.file.close()
 		}
-	}
-}
-
-// take begins with the lines of a block, if the query wants lines of its time.
-func (s *gapSource) take(blk block) {
-	f := &s.files[0]
-	s.like = item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}, gap: true}
-	if len(f.spans) > 0 {
-		s.like.order, s.like.Time = min(f.spans[0].seq, s.limit), time.Unix(0, f.spans[0].time)
-	}
-	if s.reader.query.inTime(unixNano(s.like.Time)) {
-		s.lines = blk
 	}
 }

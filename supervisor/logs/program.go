@@ -151,8 +151,8 @@ func (pl *programLog) tail(kind Stream, run uint64, n, cut int) []Line {
 		s.trim(n)
 	}
 	var lines []Line
-	for it, ok := s.next(); ok; it, ok = s.next() {
-		if lines = append(lines, it.Line); n >= 0 && len(lines) > n {
+	for ln := range merge(r.ctx, []source{s}) {
+		if lines = append(lines, ln); n >= 0 && len(lines) > n {
 			lines = slices.Delete(lines, 0, len(lines)-n)
 		}
 	}

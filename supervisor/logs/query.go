@@ -173,11 +173,12 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 			for more := true; more; {
 				var sources []source
 				sources, more = r.news()
-				for it := range merge(sources) {
-					if ctx.Err() != nil || !yield(it.Line) {
+				for ln := range merge(ctx, sources) {
+					if !yield(ln) {
 						return
 					}
 				}
+				more = more && ctx.Err() == nil
 			}
 		}
 	}
@@ -257,20 +258,16 @@ func (r *reader) history(yield func(Line) bool) bool {
 	if r.query.Lines < 0 {
 		return true
 	}
-	lines := func(yield func(item) bool) {
+	lines := func(yield func(Line) bool) {
 		all := sources()
 		defer closeFiles(all)
-		for it := range merge(all) {
-			if r.ctx.Err() != nil || !yield(it) {
-				return
-			}
-		}
+		merge(r.ctx, all)(yield)
 	}
 	skip := 0
 	if n := r.query.Lines; n > 0 {
 		if kept, ok := newest(lines, n); ok {
-			for _, it := range kept {
-				if r.ctx.Err() != nil || !yield(it.Line) {
+			for _, ln := range kept {
+				if r.ctx.Err() != nil || !yield(ln) {
 					return false
 				}
 			}
@@ -282,12 +279,12 @@ func (r *reader) history(yield func(Line) bool) bool {
 		}
 		skip = max(skip-n, 0)
 	}
-	for it := range lines {
+	for ln := range lines {
 		if skip > 0 {
 			skip--
 			continue
 		}
-		if !yield(it.Line) {
+		if !yield(ln) {
 			return false
 		}
 	}
@@ -301,18 +298,18 @@ const (
 	keptBytes = 4 << 20
 )
 
-// newest returns the last n items. It returns false if they are too many to keep.
-func newest(items iter.Seq[item], n int) (kept []item, ok bool) {
+// newest returns the last n lines. It returns false if they are too many to keep.
+func newest(lines iter.Seq[Line], n int) (kept []Line, ok bool) {
 	if n > keptLines {
 		return nil, false
 	}
 	at, size := 0, 0
-	for it := range items {
-		if size += len(it.Text); len(kept) < n {
-			kept = append(kept, it)
+	for ln := range lines {
+		if size += len(ln.Text); len(kept) < n {
+			kept = append(kept, ln)
 		} else {
 			size -= len(kept[at].Text)
-			kept[at] = it
+			kept[at] = ln
 			at = (at + 1) % n
 		}
 		if size > keptBytes {
@@ -377,31 +374,36 @@ func (r *reader) news() (all []source, more bool) {
 	return all, upTo < newest
 }
 
-// item is a line with its position in the order of all lines.
-type item struct {
-	Line
+// rank is the position of a line in the order of all lines.
+type rank struct {
 	order uint64
-	gap   bool // from a gap in a file: it comes before the line of a ring with the same order
+	ring  bool // lines of a ring come after those of a gap with the same order
+	time  int64
 }
 
-func (a *item) before(b *item) bool {
+func (p rank) before(q rank) bool {
 	switch {
-	case a.order != b.order:
-		return a.order < b.order
-	case a.gap != b.gap:
-		return a.gap
+	case p.order != q.order:
+		return p.order < q.order
+	case p.ring != q.ring:
+		return q.ring
 	}
-	return a.Time.Before(b.Time)
+	return p.time < q.time
 }
 
-// source yields the lines of one stream, or of one file, in order.
+// source yields the lines of one stream, or of one file, in order. It reads text only in next: sources
+// whose turn has not come have almost nothing in memory, however many there are and however long the
+// lines of programs are.
 type source interface {
-	next() (item, bool)
+	// due returns the place of the next line, which may not be one that the query wants. It returns
+	// false at the end.
+	due() (rank, bool)
+	// next takes a step from that place. It returns a line, or false if the step has led to none.
+	next() (Line, bool)
 }
 
-// chunkSource yields the lines of chunks. It has the text of one chunk in memory, and makes a Line of
-// each line only when the reader takes it: a chunk may be nothing but newlines, and a Line takes a
-// hundred times as much memory as a newline.
+// chunkSource yields the lines of chunks. It makes a Line of each line only when the reader takes it: a
+// chunk may be nothing but newlines, and a Line takes a hundred times as much memory as a newline.
 type chunkSource struct {
 	reader  *reader
 	program string
@@ -409,13 +411,12 @@ type chunkSource struct {
 	chunks  []chunk
 	from    uint64 // index of the first wanted line
 	to      uint64 // index after the last wanted line
-	lost    uint64 // lines that are missing before the next item
+	lost    uint64 // lines that are missing before the next line
 	why     string // why these lines are missing
 
 	open  chunk // the chunk that is being read
 	lines block // what is left of it
 	line  int   // number of the next line in the chunk
-	ahead *item // the line after a mark of lost lines
 }
 
 // take adds the wanted chunks of a locked ring and returns how many lines they have at least.
@@ -457,67 +458,70 @@ func (s *chunkSource) sure(c *chunk) int {
 	return int(c.lines) - from
 }
 
-func (s *chunkSource) next() (item, bool) {
-	if s.ahead != nil {
-		it := *s.ahead
-		s.ahead = nil
-		return it, true
+func (s *chunkSource) due() (rank, bool) {
+	switch {
+	case s.lost > 0:
+		return rank{ring: true}, true
+	case len(s.lines.text) > 0:
+		seq, _ := s.open.at(s.line)
+		return rank{order: seq, ring: true}, true
+	case len(s.chunks) > 0:
+		return rank{order: s.chunks[0].seq, ring: true}, true
 	}
-	it, ok := s.nextLine()
-	if s.lost == 0 {
-		return it, ok
-	}
-	if ok {
-		s.ahead = new(item)
-		*s.ahead = it
-	}
-	ln := lost(s.program, s.kind, s.lost, s.why)
-	s.lost = 0
-	return item{Line: ln}, true
+	return rank{}, false
 }
 
-// nextLine returns the next line that the query wants. It counts in lost what is missing before the
-// line.
-func (s *chunkSource) nextLine() (item, bool) {
-	q := &s.reader.query
-	for {
-		for ln, ok := s.lines.line(); ok; ln, ok = s.lines.line() {
-			i := s.line
-			s.line++
-			seq, at := s.open.at(i)
-			index := s.open.first + uint64(i)
-			if index >= s.from && index < s.to && q.matches(seq, at, ln.display()) {
-				it := item{Line: s.open.line(s.program, s.kind, i), order: seq}
-				it.Text, it.Truncated = q.text(ln)
-				return it, true
-			}
-		}
-		// Large files may have no line that the query wants, and the caller may be gone.
-		if len(s.chunks) == 0 || s.reader.ctx.Err() != nil {
-			return item{}, false
-		}
-		s.load()
+func (s *chunkSource) next() (Line, bool) {
+	ln, ok := s.lines.line()
+	if !ok {
+		return s.load()
 	}
+	i := s.line
+	s.line++
+	seq, at := s.open.at(i)
+	index := s.open.first + uint64(i)
+	if q := &s.reader.query; index >= s.from && index < s.to && q.matches(seq, at, ln.display()) {
+		line := s.open.line(s.program, s.kind, i)
+		line.Text, line.Truncated = q.text(ln)
+		return line, true
+	}
+	return Line{}, false
 }
 
-// load opens the next chunk.
-func (s *chunkSource) load() {
-	s.open, s.chunks = s.chunks[0], s.chunks[1:]
-	c := &s.open
-	text, err := c.read(&s.reader.files)
-	if err != nil {
-		// That old files are removed is usual, but not that a file is there and damaged.
-		gone := errors.Is(err, errGone)
-		if q := &s.reader.query; q.Follow || q.After > 0 || !gone {
-			s.lost += c.after(q.After, s.from)
-			s.why = "lost: the log file is gone"
-			if !gone {
-				s.why = "lost: the log file cannot be read"
-			}
+// load opens the next chunk, or returns the mark of the lines that are missing before it.
+func (s *chunkSource) load() (mark Line, ok bool) {
+	if len(s.chunks) > 0 {
+		c := s.chunks[0]
+		text, err := c.read(&s.reader.files)
+		if err != nil {
+			s.chunks = s.chunks[1:]
+			s.miss(&c, err)
+			return Line{}, false
 		}
-		return
+		if s.lost == 0 {
+			s.open, s.chunks = c, s.chunks[1:]
+			s.lines, s.line = c.block(text)
+			return Line{}, false
+		}
 	}
-	s.lines, s.line = c.block(text)
+	if s.lost > 0 {
+		mark, ok = lost(s.program, s.kind, s.lost, s.why), true
+		s.lost = 0
+	}
+	return mark, ok
+}
+
+// miss counts the lines of a chunk that cannot be read. That old files are removed is usual, but not that
+// a file is there and damaged.
+func (s *chunkSource) miss(c *chunk, err error) {
+	gone := errors.Is(err, errGone)
+	if q := &s.reader.query; q.Follow || q.After > 0 || !gone {
+		s.lost += c.after(q.After, s.from)
+		s.why = "lost: the log file is gone"
+		if !gone {
+			s.why = "lost: the log file cannot be read"
+		}
+	}
 }
 
 func lost(program string, kind Stream, n uint64, why string) Line {
@@ -527,42 +531,43 @@ func lost(program string, kind Stream, n uint64, why string) Line {
 	}
 }
 
-// merge yields the items of all sources in order. The mark of a loss comes at the place of the
-// loss.
-func merge(sources []source) iter.Seq[item] {
-	return func(yield func(item) bool) {
+// merge yields the lines of all sources in order, until ctx ends. The mark of a loss comes at the place
+// of the loss.
+func merge(ctx context.Context, sources []source) iter.Seq[Line] {
+	return func(yield func(Line) bool) {
 		var heads heads
 		for _, s := range sources {
-			if it, ok := s.next(); ok {
-				heads = append(heads, head{it, s})
+			if place, ok := s.due(); ok {
+				heads = append(heads, head{place, s})
 			}
 		}
 		heap.Init(&heads)
-		for len(heads) > 0 {
-			if !yield(heads[0].item) {
+		for len(heads) > 0 && ctx.Err() == nil {
+			s := heads[0].source
+			if ln, ok := s.next(); ok && !yield(ln) {
 				return
 			}
-			it, ok := heads[0].source.next()
+			place, ok := s.due()
 			if !ok {
 				heap.Pop(&heads)
 				continue
 			}
-			heads[0].item = it
+			heads[0].place = place
 			heap.Fix(&heads, 0)
 		}
 	}
 }
 
 type head struct {
-	item   item
+	place  rank
 	source source
 }
 
-// heads is a heap with the next item of each source.
+// heads is a heap of sources with more lines.
 type heads []head
 
 func (h heads) Len() int           { return len(h) }
-func (h heads) Less(i, j int) bool { return h[i].item.before(&h[j].item) }
+func (h heads) Less(i, j int) bool { return h[i].place.before(h[j].place) }
 func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *heads) Push(x any)        { *h = append(*h, x.(head)) }
 func (h *heads) Pop() any {

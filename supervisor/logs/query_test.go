@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +18,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
@@ -422,6 +426,12 @@ func TestFollowerOfProgramsThatComeLater(t *testing.T) {
 	}
 }
 
+func newReader(t *testing.T, p *Plane, q Query) *reader {
+	r := &reader{ctx: t.Context(), plane: p, query: q, next: map[*programLog]*[2]uint64{}}
+	t.Cleanup(r.close)
+	return r
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -444,15 +454,16 @@ func TestReaderWithoutClientStops(t *testing.T) {
 		if gone {
 			cancel()
 		}
-		r := &reader{ctx: ctx, plane: p, query: Query{Grep: regexp.MustCompile("nosuch")}, next: map[*programLog]*[2]uint64{}}
+		r := newReader(t, p, Query{Grep: regexp.MustCompile("nosuch")})
 		for _, s := range r.sources()() {
 			s, had := s.(*chunkSource), len(s.(*chunkSource).chunks)
-			if _, ok := s.next(); ok || had > 0 && (len(s.chunks) == had) != gone {
+			next, stop := iter.Pull(merge(ctx, []source{s}))
+			if _, ok := next(); ok || had > 0 && (len(s.chunks) == had) != gone {
 				t.Errorf("client gone %v: %d of %d chunks are left", gone, len(s.chunks), had)
 			}
+			stop()
 		}
 		cancel()
-		r.files.close()
 	}
 }
 
@@ -505,6 +516,76 @@ func TestUnreadableHistory(t *testing.T) {
 	got = strings.Join(texts(all(later, Query{Files: true})), "; ")
 	if !strings.HasPrefix(got, "1 line or more lost: ") || !strings.HasSuffix(got, dir+": not a directory; 1 line lost: the log file cannot be read") {
 		t.Errorf("without the directory: %s", got)
+	}
+}
+
+// Many programs have printed long lines, to files of an earlier box and to files that rings refer to. A
+// reader of all has only the text in memory whose turn has come.
+func TestAReaderOfManyLogsHoldsLittleText(t *testing.T) {
+	const programs, most = 20, 1 << 20
+	dir := t.TempDir()
+	p := newPlane(t, Config{MaxLine: 2 * most})
+	long := strings.Repeat("x", most/2) + "\n"
+	for i := range programs {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(path, []byte(long+long), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		capture(t, p, Options{Program: fmt.Sprint(i), To: ToFile, Path: path}, long+long)
+	}
+	sources := newReader(t, p, Query{Files: true}).sources()()
+	lines := 0
+	for range merge(t.Context(), sources) {
+		lines++
+		held := 0
+		for _, s := range sources {
+			var texts [][]byte
+			switch s := s.(type) {
+			case *chunkSource:
+				texts = [][]byte{s.lines.text}
+			case *gapSource:
+				texts = [][]byte{s.lines.text, s.text}
+				held += cap(s.frame.carry)
+			}
+			for _, text := range texts {
+				if held += cap(text); len(text) == 0 && text != nil {
+					t.Fatalf("after %d lines, an empty slice keeps its array", lines)
+				}
+			}
+		}
+		if held > 2*most {
+			t.Fatalf("after %d lines, %d bytes of text are in memory", lines, held)
+		}
+	}
+	if lines != programs*4 {
+		t.Errorf("%d lines, want %d", lines, programs*4)
+	}
+}
+
+// A program can make a compressed file that takes much memory to unpack. It is not unpacked.
+func TestCompressedFileWithLargeWindow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	old := path + ".20261101T000000.000000000Z.zst"
+	f, err := os.Create(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := zstd.NewWriter(f, zstd.WithWindowSize(2*zstdWindow))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, numbered(1_000_000)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, Backups: -1}, "new\n")
+	flush(t, p)
+	got := strings.Join(texts(all(p, Query{Files: true})), "; ")
+	if want := "1 line or more lost: cannot read " + old + ": window size exceeded; new"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
@@ -648,8 +729,7 @@ func TestOrderOfTwoStreamsInOneFile(t *testing.T) {
 func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
 	const lines = 3*keptLines + 1
 	p := newPlane(t, Config{RingBytes: 8 << 20})
-	r := &reader{ctx: t.Context(), plane: p, next: map[*programLog]*[2]uint64{}}
-	defer r.close()
+	r := newReader(t, p, Query{})
 	r.sources()
 	for i := range lines {
 		s := &stream{plane: p, program: p.program(fmt.Sprint(i % 3)), kind: Stdout}
@@ -660,7 +740,7 @@ func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
 		var sources []source
 		sources, more = r.news()
 		n := 0
-		for it := range merge(sources) {
+		for it := range merge(t.Context(), sources) {
 			if it.Seq != last+1 {
 				t.Fatalf("line %d follows line %d", it.Seq, last)
 			}

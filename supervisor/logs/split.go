@@ -188,13 +188,15 @@ func (b block) eachLine(f func(rawLine) bool) {
 // not a line.
 func (b *block) line() (ln rawLine, ok bool) {
 	for len(b.text) > 0 {
+		var rest []byte // not an empty part of the text at its end: the array would stay in memory
 		ln = rawLine{text: b.text, cut: b.cut}
 		if i := bytes.IndexByte(b.text, '\n'); i >= 0 {
 			ln = rawLine{text: b.text[:i], nl: true}
-			b.text = b.text[i+1:]
-		} else {
-			b.text = nil
+			if i+1 < len(b.text) {
+				rest = b.text[i+1:]
+			}
 		}
+		b.text = rest
 		ends := b.cont && ln.nl && len(ln.display()) == 0
 		if b.cont = false; !ends {
 			return ln, true
