@@ -91,12 +91,11 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 }
 
 func (c *Client) dialUnix(ctx context.Context, socket string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
+	conn, err := DialSocket(ctx, socket)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkServer(conn.(*net.UnixConn), strings.HasPrefix(socket, "@")); err != nil {
+	if err := c.checkServer(conn, strings.HasPrefix(socket, "@")); err != nil {
 		conn.Close()
 		return nil, err
 	}
