@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -191,17 +190,18 @@ func restoreDir(dir string) error {
 }
 
 // listenerAt returns the process that listens at the path. The pid is 0 if the process is in
-// another pid namespace or not known.
+// another pid namespace or not known. A listener whose queue stays full does not count: nothing tells
+// whose it is, and an agentinit would accept.
 func listenerAt(ctx context.Context, path string, strays *lateclose.Strays) (pid int, there bool) {
-	d := net.Dialer{Timeout: time.Second}
-	conn, err := d.DialContext(ctx, "unix", path)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := api.DialSocket(ctx, path)
 	if err != nil {
-		// EAGAIN and the timeout mean that a process listens, but does not accept.
-		return 0, errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
+		return 0, false
 	}
 	// The listener may have passed descriptors already.
 	defer strays.Interrupt(func() { _ = conn.Close() })
-	cred, err := api.Listener(conn.(*net.UnixConn))
+	cred, err := api.Listener(conn)
 	if err != nil {
 		return 0, true
 	}

@@ -86,6 +86,22 @@ func listenAndPass(t *testing.T, path string) {
 	must(t, cmd.Run())
 }
 
+// listenOnly lets another process listen at the path and fills the queue of the listener, which
+// accepts nothing.
+func listenOnly(t *testing.T, path string) {
+	t.Helper()
+	listenAndPass(t, path)
+	for {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		must(t, err)
+		t.Cleanup(func() { must(t, unix.Close(fd)) })
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			equal(t, err, error(unix.EAGAIN))
+			return
+		}
+	}
+}
+
 // mkdir makes a directory that os.Remove does not remove.
 func mkdir(t *testing.T, path string) {
 	t.Helper()
@@ -117,6 +133,7 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 		{name: "a program of the box", put: listenElsewhere, owner: others, found: "another socket", restored: true},
 		{name: "another agentinit", put: listenElsewhere, owner: none, found: "another socket"},
 		{name: "a listener that was passed on", put: listenAndPass, owner: none, found: "another socket", restored: true},
+		{name: "a listener that accepts nothing", put: listenOnly, owner: none, found: "another socket", restored: true},
 		{name: "a directory that is not empty", put: mkdir, found: "another file", restored: true},
 		{name: "a directory in the place of the next socket", put: func(t *testing.T, path string) {
 			mkdir(t, filepath.Join(filepath.Dir(path), fmt.Sprintf(".%x", os.Getpid())))
