@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -217,6 +218,19 @@ func TestAgentboxBootTwiceChangesNothing(t *testing.T) {
 	}
 	if strings.Contains(after["etc/profile.d/agentbox-runtime.sh"], key) {
 		t.Fatal("the key is in the hints")
+	}
+}
+
+func TestTheHintsNameTheManifestFromEveryDirectory(t *testing.T) {
+	roots := testRoots(t)
+	r := newBootRig(t, roots, agentboxManifest, func(c *Config) { c.ManifestFile = filepath.Base(roots.Manifest) })
+	t.Chdir(filepath.Dir(roots.Manifest))
+	if err := r.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	want := "export AGENTBOX_CONFIG=" + escape.Shell(roots.Manifest) + "\n"
+	if text := read(t, roots.EnvHints()); !strings.Contains(text, want) {
+		t.Errorf("no %q in\n%s", want, text)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -53,6 +54,16 @@ type Loaded struct {
 // without the root.
 func (b *Boot) ManifestFile() string {
 	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
+}
+
+// ManifestPath is the manifest's absolute path: what a process finds it by that has another working
+// directory than agentinit.
+func (b *Boot) ManifestPath() string {
+	path := b.ManifestFile()
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // Read reads and resolves the manifest. It does not change b, so both the boot and an apply use it.

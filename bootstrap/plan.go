@@ -139,7 +139,7 @@ func (b *Boot) Effective() []schema.Setting {
 // filled from the manifest. They contain no secrets.
 func (b *Boot) hints() map[string]string {
 	out := b.cfg.Roots.Environment()
-	out["AGENTBOX_CONFIG"] = b.ManifestFile()
+	out["AGENTBOX_CONFIG"] = b.ManifestPath()
 	out["AGENTBOX_VERSION"] = b.cfg.Version
 	c, view := catalog.Load(), b.view(b.Current())
 	for name, template := range c.Environment {

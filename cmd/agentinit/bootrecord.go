@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -14,10 +13,7 @@ import (
 type bootRecord struct{ b *box }
 
 func (r bootRecord) Boot() api.Boot {
-	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: api.BootUnderWay, Manifest: r.b.boot.ManifestFile()}
-	if abs, err := filepath.Abs(out.Manifest); err == nil {
-		out.Manifest = abs
-	}
+	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: api.BootUnderWay, Manifest: r.b.boot.ManifestPath()}
 	if _, took, ok := r.b.boot.Sealed(); ok {
 		at := r.b.started.Add(took)
 		out.SealedAt, out.Outcome = &at, api.BootSealed
