@@ -120,8 +120,11 @@ func syntaxHint(message string) string {
 		{"leading zeroes", `a number in octal is a text here, such as "022"`},
 		{"already defined", "write each key and each [table] once"},
 		{"already exists", "write each key and each [table] once"},
-		{"after array value", "close the list with ]"},
+		{"strings must be quoted", quotesHint},
+		{"escape", backslashHint},
+		{"after array value", "write a comma between two values, and ] at the end of the list"},
 		{"array is incomplete", "close the list with ]"},
+		{"after inline table key-value", "write a comma between two keys, and } at the end of the table"},
 		{"close table name", "close the title of the table with ]"},
 		{"'=' after key", "write KEY = VALUE, or [TABLE]"},
 	} {
@@ -131,6 +134,8 @@ func syntaxHint(message string) string {
 	}
 	return ""
 }
+
+const backslashHint = `write two backslashes for one, or put the text in single quotes`
 
 const quotesHint = `a text stands in quotes, such as command = "sleep 10"; true, false and numbers do not`
 

@@ -86,7 +86,7 @@ func (l *lexer) step() *lexProblem {
 		return nil
 	case '\n':
 		if l.inline() {
-			return &lexProblem{l.pos, "a line break inside an inline table; write it on one line or as a [table]"}
+			return &lexProblem{l.pos, "an inline table does not end on its line; close each bracket in it, and write it on one line or as a [table]"}
 		}
 		l.comma = afterComma
 		l.value = l.value && len(l.open) > 0
@@ -163,7 +163,7 @@ func (l *lexer) quoted(q byte) *lexProblem {
 		switch {
 		case rest[i] == '\\' && q == '"':
 			if i+1 < len(rest) && (rest[i+1] == 'e' || rest[i+1] == 'x') {
-				return &lexProblem{l.pos + i, "an escape sequence that TOML 1.0 does not have"}
+				return &lexProblem{l.pos + i, "an escape sequence that TOML 1.0 does not have; " + backslashHint}
 			}
 			i += 2
 		case rest[i] == '\n' && !multi:
