@@ -19,6 +19,10 @@ func TestMisshapenManifestsAreResolved(t *testing.T) {
 			"[programs.a]\ncommand = 'x'\nneeds = ['b', 'nosuch']\nrestrat = 'always'\n[programs.b]\nneeds = ['a']\ncommand = 7",
 			[]string{"E122", "E123"},
 		},
+		"three circles, two of them of the instances of sets": {
+			"x = 1\n[programs.a]\ncommand = 'x'\nneeds = ['a']\n[programs.b]\ncommand = 'x'\nneeds = ['c']\ninstances = 3\n[programs.c]\ncommand = 'x'\nneeds = ['b']\ninstances = 3\n[programs.d]\ncommand = 'x'\nneeds = ['d']\ninstances = 2",
+			[]string{"E122", "E122", "E122"},
+		},
 		"a wrong command is no empty one":     {"[programs.a]\ncommand = 7", nil},
 		"a program that cannot be is needed":  {"[programs]\na = 1\n[programs.b]\ncommand = 'x'\nneeds = ['a']", nil},
 		"a program without command is needed": {"x = 1\n[programs.a]\n[programs.b]\ncommand = 'x'\nneeds = ['a']", []string{"E125"}},

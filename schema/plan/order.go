@@ -153,15 +153,23 @@ func (r *resolver) unordered(err error) {
 		r.report("E122", schema.Finding{Message: err.Error()}, "programs")
 		return
 	}
-	first := cycle.Cycle[0]
+	group := map[string]string{}
 	for i := range r.plan.Programs {
-		if r.plan.Programs[i].Spec.Name == first {
-			first = r.plan.Programs[i].Spec.Group
-		}
+		group[r.plan.Programs[i].Spec.Name] = r.plan.Programs[i].Spec.Group
 	}
-	r.report("E122", schema.Finding{
-		Value: strings.Join(cycle.Cycle, " → "), Message: cycle.Error(), Hint: "drop one of the needs",
-	}, "programs", first, "needs")
+	told := map[string]bool{} // groups: each instance of a set may be in a cycle of its own
+	for _, names := range cycle.Cycles {
+		if slices.ContainsFunc(names, func(name string) bool { return told[group[name]] }) {
+			continue
+		}
+		for _, name := range names {
+			told[group[name]] = true
+		}
+		one := program.CycleError{Cycles: [][]string{names}}
+		r.report("E122", schema.Finding{
+			Value: strings.Join(names, " → "), Message: one.Error(), Hint: "drop one of the needs",
+		}, "programs", group[names[0]], "needs")
+	}
 }
 
 // stop computes the longest chain of stops and compares it with the budget.

@@ -17,14 +17,19 @@ const (
 	BarrierNone    Barrier = "none"    // does not wait
 )
 
-// CycleError says that the needs of some programs form a cycle.
+// CycleError says that the needs of some programs form cycles.
 type CycleError struct {
-	// Cycle names the programs; each needs the next. The first is repeated at the end.
-	Cycle []string
+	// Cycles name the programs; each needs the next. The first is repeated at the end. No program is
+	// in two of them: where cycles overlap, one is named.
+	Cycles [][]string
 }
 
 func (e *CycleError) Error() string {
-	return "programs need each other in a circle: " + strings.Join(e.Cycle, " → ")
+	var all []string
+	for _, c := range e.Cycles {
+		all = append(all, strings.Join(c, " → "))
+	}
+	return "programs need each other in a circle: " + strings.Join(all, "; ")
 }
 
 // UnknownNeedError says that a program needs one that does not exist.
@@ -84,7 +89,8 @@ func newGraph(specs []Spec) (*graph, error) {
 }
 
 // sort fills topo by a depth-first search with its own stack: a chain of needs may be as long as
-// the list of programs.
+// the list of programs. A cycle that it meets is closed as a whole, so that it finds the cycles
+// apart from that one.
 func (g *graph) sort() error {
 	const (
 		fresh = iota
@@ -94,6 +100,7 @@ func (g *graph) sort() error {
 	mark := make([]uint8, len(g.specs))
 	done := make([]int, len(g.specs)) // needs already followed
 	var stack []int
+	var cycles [][]string
 	for root := range g.specs {
 		if mark[root] != fresh {
 			continue
@@ -115,19 +122,24 @@ func (g *graph) sort() error {
 				mark[j] = open
 				stack = append(stack, j)
 			case open:
-				return g.cycle(stack, j)
+				start := len(stack) - 1
+				for stack[start] != j {
+					start--
+				}
+				var names []string
+				for _, k := range stack[start:] {
+					names = append(names, g.specs[k].Name)
+					mark[k] = closed
+				}
+				cycles = append(cycles, append(names, g.specs[j].Name))
+				stack = stack[:start]
 			}
 		}
 	}
-	return nil
-}
-
-func (g *graph) cycle(stack []int, again int) error {
-	var names []string
-	for _, i := range stack[slices.Index(stack, again):] {
-		names = append(names, g.specs[i].Name)
+	if cycles != nil {
+		return &CycleError{Cycles: cycles}
 	}
-	return &CycleError{Cycle: append(names, g.specs[again].Name)}
+	return nil
 }
 
 // waves groups the programs by the priority in force, ascending. In a wave, needed programs come

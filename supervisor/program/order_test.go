@@ -131,11 +131,16 @@ func TestPlannedStop(t *testing.T) {
 func TestOrderErrors(t *testing.T) {
 	_, err := Waves(progs("x 1 a 1", "a 1 b 1", "b 1 c 1", "c 1 a 1"))
 	var cycle *CycleError
-	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycle) != "[a b c a]" {
+	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a b c a]]" {
 		t.Errorf("%v", err)
 	}
 	_, err = Waves(progs("a 1 a 1"))
-	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycle) != "[a a]" {
+	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a a]]" {
+		t.Errorf("%v", err)
+	}
+	// b and c are a cycle on the way of that of a and d; e and f are one apart.
+	_, err = Waves(progs("x 1 a 1", "a 1 b,d 1", "b 1 c 1", "c 1 b 1", "d 1 a 1", "e 1 f,x 1", "f 1 e 1"))
+	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[b c b] [a d a] [e f e]]" {
 		t.Errorf("%v", err)
 	}
 	_, _, err = CriticalStop(progs("a 1 nosuch 1"))
