@@ -112,7 +112,7 @@ func programKeys() []key {
 			field("pre_stop", hook("Before the first signal of a stop.")),
 			field("post_exit", hook("After each exit.")),
 		)),
-		field("stdin", enum("Standard input.", "null", "pipe", "inherit").def("null")),
+		field("stdin", enum("Standard input: null is empty, pipe stays open without any input, inherit is agentinit's own.", "null", "pipe", "inherit").def("null")),
 		field("tty", onOff("The program gets a terminal of its own.")),
 		field("control", onOff("Processes of the program that run as root or as the user of agentinit may make changes through the control socket, such as starting and stopping programs.")),
 	}
@@ -446,7 +446,7 @@ func templateShape() *shape {
 		field("limits", limitsShape()),
 		field("guard", guardShape()),
 		field("sandbox", sandboxShape()),
-		field("stdin", enum("Standard input.", "null", "pipe").def("null")),
+		field("stdin", enum("Standard input: null is empty; pipe holds the text of the task or the message.", "null", "pipe").def("null")),
 		field("intents", list("Kinds of intents in the mailbox that start it, with the message on standard input.", integer("").between(38000, 38099)).def([]int{}).eg([]int{38000})),
 	)
 }

@@ -214,6 +214,8 @@ func (c *converter) box(t *table) error {
 	c.remark("supervisord gives up after a first failed start and three more, and restarts what ran without a limit.")
 	c.key("start_retries", int64(3))
 	c.key("restart_limit", map[string]any{"count": int64(0)})
+	c.remark("In supervisord, standard input is a pipe that stays open. Without this line it is empty, and some programs end.")
+	c.key("stdin", "pipe")
 	t.account()
 	if on, _ := t.boolean("strip_ansi"); on {
 		c.check("strip_ansi: log files hold what the program wrote")

@@ -54,7 +54,7 @@ func TestConversions(t *testing.T) {
 		lines []string
 		marks int
 	}{
-		"a program":         {sleep, []string{"[programs.a]", `command = ["sleep", "9"]`, `pass_environment = "all"`, "start_retries = 3", "restart_limit = { count = 0 }", "!barrier = \"none\""}, 0},
+		"a program":         {sleep, []string{"[programs.a]", `command = ["sleep", "9"]`, `pass_environment = "all"`, "start_retries = 3", "restart_limit = { count = 0 }", `stdin = "pipe"`, "!barrier = \"none\""}, 0},
 		"upper case":        {"[program:Web]\ncommand=w", []string{"[programs.web]"}, 0},
 		"a dot in the name": {"[program:a.b]\ncommand=w\nenvironment=A=1", []string{`[programs."a.b"]`, `[programs."a.b".environment]`}, 0},
 		"key in capitals":   {"[program:a]\nCOMMAND : w", []string{`command = ["w"]`}, 0},
