@@ -128,6 +128,7 @@ type relays struct {
 	mu      sync.Mutex
 	answers []answer
 	asked   []string
+	asks    func() // called by each Publish; may be nil
 }
 
 type answer struct {
@@ -140,6 +141,9 @@ func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, erro
 	defer r.mu.Unlock()
 	if err := nip01.Verify(e); err != nil {
 		return nil, err
+	}
+	if r.asks != nil {
+		r.asks()
 	}
 	if len(r.answers) > 0 {
 		a := r.answers[0]
@@ -592,6 +596,22 @@ func TestPublished(t *testing.T) {
 			t.Errorf("relays were asked for %v", w.relays.asked)
 		}
 	})
+}
+
+// A relay takes a message at the moment at which the box ends.
+func TestPublishedAtTheEnd(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	e, err := m.Send(Outgoing{Kind: 1, Content: "hello"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.relays.asks = cancel
+	m.Run(ctx)
+	if got, there, err := m.Entry(e.PendingID); err != nil || !there || got.Status != Published {
+		t.Errorf("it became %+v, %t, %v", got, there, err)
+	}
 }
 
 func TestRefusedByAllRelaysFails(t *testing.T) {

@@ -350,7 +350,7 @@ func (m *Mailbox) publish(ctx context.Context, id string) {
 	e, err := m.attempt(ctx, id)
 	now := time.Now()
 	switch {
-	case errors.Is(err, pool.ErrNoRelay) || ctx.Err() != nil:
+	case errors.Is(err, pool.ErrNoRelay) || err != nil && ctx.Err() != nil:
 		m.mu.Lock()
 		m.quiet = now.Add(noRelayWait)
 		m.mu.Unlock()
