@@ -22,14 +22,13 @@ type link struct {
 	subscribes bool
 	leave      context.CancelFunc // disconnects a guest; nil if the relay is the pool's own
 
-	mu        sync.Mutex
-	status    Status
-	conn      Conn // nil if not connected
-	challenge string
-	loginID   string        // id of the AUTH event that was sent
-	answer    chan struct{} // closed when the relay has answered AUTH or the connection has ended
-	blocked   bool          // the link waits for the reader of a subscription
-	waiting   map[string]chan nip01.FromRelay
+	mu      sync.Mutex
+	status  Status
+	conn    Conn          // nil if not connected
+	loginID string        // id of the AUTH event that was sent
+	answer  chan struct{} // closed when the relay has answered AUTH or the connection has ended
+	blocked bool          // the link waits for the reader of a subscription
+	waiting map[string]chan nip01.FromRelay
 }
 
 func (l *link) run(ctx context.Context) {
@@ -93,7 +92,7 @@ func (l *link) hangUp(conn Conn) {
 	_ = conn.Close() // an error does not matter: the connection ends
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn, l.challenge, l.loginID = nil, "", ""
+	l.conn, l.loginID = nil, ""
 	l.settle()
 	for id, c := range l.waiting {
 		close(c)
@@ -178,10 +177,7 @@ func later(a, b time.Time) time.Time {
 func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 	switch m.Verb {
 	case nip01.VerbAuth:
-		l.mu.Lock()
-		l.challenge = m.Text
-		l.mu.Unlock()
-		return l.login(ctx)
+		l.login(ctx, m.Text)
 	case nip01.VerbOK:
 		l.answered(m)
 	case nip01.VerbClosed:
@@ -233,23 +229,19 @@ func (l *link) behind() bool {
 }
 
 // login answers the relay's challenge (NIP-42).
-func (l *link) login(ctx context.Context) error {
+func (l *link) login(ctx context.Context, challenge string) {
 	if l.pool.cfg.Signer == nil {
-		return nil
+		return
 	}
-	l.mu.Lock()
-	challenge := l.challenge
-	l.mu.Unlock()
 	e := &nostr.Event{Kind: nip01.KindAuth, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"relay", l.url}, {"challenge", challenge}}}
 	if err := l.pool.cfg.Signer.Sign(e); err != nil {
 		l.change(func(s *Status) { s.Error = "cannot log in: " + err.Error() })
-		return nil
+		return
 	}
 	l.mu.Lock()
 	l.loginID = e.ID
 	l.mu.Unlock()
 	l.send(ctx, nip01.Message(nip01.VerbAuth, e))
-	return nil
 }
 
 // answered passes OK to the goroutine that waits for it. After a login, subscriptions that were
