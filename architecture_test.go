@@ -302,6 +302,7 @@ func TestNoInitFunctions(t *testing.T) {
 var maySleep = map[string]string{
 	"supervisor kernel.Start":                 "a fake whose caller runs in a bubble",
 	"supervisor kernel.Forget":                "a fake whose caller runs in a bubble",
+	"adapters/federation fakeHost.Register":   "a fake whose caller runs in a bubble",
 	"adapters/federation/host oneByOne.write": "a fake whose caller runs in a bubble",
 	"e2e chaos.answers":                       "a pause as between two probes of the kubelet",
 }

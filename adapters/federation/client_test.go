@@ -203,6 +203,7 @@ type fakeHost struct {
 }
 
 func (h *fakeHost) Register(_ context.Context, call uint64, _ Registration) Event {
+	time.Sleep(time.Second)
 	return Registered{Call: call, ID: "s", Token: "t"}
 }
 
@@ -232,6 +233,7 @@ type fakeBox struct {
 	slots []string
 	told  []string
 	shown []string
+	beats map[string]int // by outcome
 }
 
 func (b *fakeBox) add(to *[]string, s string) {
@@ -246,16 +248,23 @@ func (b *fakeBox) Degrade(context.Context, string)    { b.add(&b.slots, "degrade
 func (b *fakeBox) Show(s Session)                     { b.add(&b.shown, string(s.State)) }
 func (b *fakeBox) Tell(name, _ string, _ Session)     { b.add(&b.told, name) }
 func (b *fakeBox) Fatal(string)                       { b.add(&b.told, "fatal") }
-func (b *fakeBox) Counted(string)                     {}
+func (b *fakeBox) Counted(outcome string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.beats[outcome]++
+}
 
 // A session runs for a day of virtual time: with heartbeats, a host that is down for an hour, and a
 // deregistration without an answer.
 func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host, box := &fakeHost{}, &fakeBox{}
+		host, box := &fakeHost{}, &fakeBox{beats: map[string]int{}}
 		r := NewRunner(host, box, 7)
 		go r.Run(t.Context())
 		<-r.Registered()
+		if s := r.Session(); s.State != Active {
+			t.Errorf("registered in the state %s", s.State)
+		}
 		time.Sleep(time.Hour)
 		host.mu.Lock()
 		if n := len(host.beats); n < 110 || n > 134 {
@@ -282,6 +291,12 @@ func TestRunner(t *testing.T) {
 		}
 		if got := strings.Join(box.slots, " "); got != "connect degrade connect" || host.bye != 1 {
 			t.Errorf("slots: %s; farewells: %d", got, host.bye)
+		}
+		if n := box.beats["ok"] + box.beats["failed"]; n != len(host.beats) || box.beats["ok"] < 110 || box.beats["failed"] < 60 {
+			t.Errorf("of %d heartbeats, counted %v", len(host.beats), box.beats)
+		}
+		if s := r.Session(); s.ID != "" || s.Token != "" || !s.Next.IsZero() {
+			t.Errorf("after its end: %+v", s)
 		}
 		if got := strings.Join(box.told, " "); got != "FederationRegistered FederationSuspect FederationLost FederationRecovered FederationClosed" {
 			t.Errorf("told: %s", got)

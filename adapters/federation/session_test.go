@@ -77,6 +77,7 @@ func TestRows(t *testing.T) {
 		c.want(c.send(Start{}), "", Registering)
 		c.want(c.send(Registered{Call: c.s.Call, ID: "s", Token: "t", Interval: 20 * sec}), "Connect ", Connecting)
 		c.want(c.send(Settled{}), "FederationRegistered ", Active)
+		c.want(c.send(Tick{}), "", Active) // too early
 		c.want(c.due(18*sec, 22*sec), "Heartbeat ", Active)
 	})
 	t.Run("register again with backoff", func(t *testing.T) {
