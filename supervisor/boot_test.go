@@ -79,6 +79,31 @@ func TestOneshotHoldsTheWaveUntilItIsCompleted(t *testing.T) {
 	})
 }
 
+// The next wave waits for a program of which one need holds and another one does not yet.
+func TestOneNeedThatHoldsIsNotEnough(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["migrate"] = habit{lives: time.Second}
+		b.p.after["db"] = 30 * time.Second
+		b.boot(Config{}, spec("migrate", oneshot, priority(1)), spec("db", manual, notify, priority(1)),
+			spec("web", needs("migrate:completed", "db"), priority(1)), spec("next", priority(2)))
+		b.pass(29 * time.Second)
+		b.is("migrate", program.Exited, "completed")
+		b.is("next", program.Stopped, "waits for its turn")
+		b.pass(3 * time.Second)
+		b.is("next", program.Running, "")
+	})
+}
+
+// The notices of a program that ends at once come before the result of its start.
+func TestEndBeforeTheStartReturns(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{hasty: true}
+		b.boot(Config{}, spec("p", oneshot))
+		b.pass(time.Second)
+		b.is("p", program.Exited, "completed")
+	})
+}
+
 func TestWaveGoesOnWhenAMemberGivesUp(t *testing.T) {
 	for name, h := range map[string]habit{
 		"FATAL":            {fail: errors.New("command not found: bad")},

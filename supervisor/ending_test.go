@@ -94,6 +94,8 @@ func TestBudget(t *testing.T) {
 			b.k.habits[name] = habit{deaf: true}
 			specs = append(specs, spec(name, priority(i), deaf))
 		}
+		// It does not run, so it takes no part of the budget.
+		specs = append(specs, spec("off", priority(5), deaf, manual))
 		b.boot(Config{StopGrace: 25 * time.Second}, specs...)
 		b.pass(10 * time.Second)
 		b.k.forget()
@@ -262,6 +264,22 @@ func TestAnAskedStopOfAnEssentialProgramIsNoCause(t *testing.T) {
 		}
 		b.pass(time.Minute)
 		b.is("p", program.Running, "")
+	})
+}
+
+func TestUnhealthyForAWhile(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("p", func(s *program.Spec) {
+			s.Health = program.Health{Watchdog: time.Second, Action: program.HealthNone}
+		}))
+		b.pass(time.Second)
+		for _, r := range []Report{{Kind: ReportUnhealthy, Reason: "no watchdog"}, {Kind: ReportHealthy}} {
+			b.p.report("p", r)
+			b.pass(0)
+			if st := b.status("p"); st.Healthy != (r.Kind == ReportHealthy) || !strings.HasSuffix(st.Reason, r.Reason) {
+				t.Errorf("after %+v: %+v", r, st)
+			}
+		}
 	})
 }
 

@@ -62,6 +62,7 @@ type habit struct {
 	lives    time.Duration // the program ends by itself after this time; 0: it does not end
 	code     int           // exit status of that end
 	good     int           // from the run after this one, the program does not end by itself
+	hasty    bool          // the program ends before Start returns
 	deaf     bool          // the program survives all signals except KILL
 	dies     time.Duration // time from the signal to the end
 	leftover time.Duration // time from the end of the leader until the tree is empty
@@ -100,6 +101,12 @@ func (k *kernel) Start(spec *program.Spec, run uint64) (int, error) {
 	}
 	if h.fail != nil {
 		return 0, h.fail
+	}
+	if h.hasty {
+		k.notices <- Notice{Program: spec.Name, Run: run, Exit: &program.Exit{Code: h.code}}
+		k.notices <- Notice{Program: spec.Name, Run: run}
+		time.Sleep(time.Millisecond) // meanwhile the loop gets the notices
+		return 1, nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
