@@ -403,6 +403,24 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 	}
 }
 
+// An instance that is being removed under another name is not beside its new run.
+func TestApplyBringsBackUnderAnotherName(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["web:0"] = habit{dies: 5 * time.Second}
+		b.boot(Config{}, instances("web", 2)...)
+		b.pass(time.Second)
+		b.k.forget()
+		b.apply()
+		b.pass(time.Second)
+		b.apply(instances("web", 1)...)
+		b.pass(time.Second)
+		b.askedTogether("TERM web:0", "TERM web:1", "forget web:1", "rename web:0 web")
+		b.pass(5 * time.Second)
+		b.is("web", program.Running, "")
+		b.asked("start web")
+	})
+}
+
 // A caller that gives up a plan and the loop that still makes the plan must not access the same
 // memory. Only the race detector can see such a race.
 func TestPlanGivenUp(t *testing.T) {

@@ -239,6 +239,20 @@ func TestAPanicOfTheLoopEndsTheBox(t *testing.T) {
 	})
 }
 
+func TestRestartDuringTheBackoff(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{lives: 2 * time.Second, code: 1, good: 1}
+		b.boot(Config{}, spec("p", func(s *program.Spec) { s.Backoff.Initial = time.Hour }))
+		b.pass(3 * time.Second)
+		b.is("p", program.Backoff, "")
+		if err := b.sup.Restart(b.t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("p", program.Running, "")
+	})
+}
+
 func TestSchedule(t *testing.T) {
 	for _, c := range []struct {
 		overlap program.Overlap
