@@ -338,7 +338,6 @@ func (m *machine) registered(e Registered) {
 	m.ID, m.Token, m.Endpoints, m.NoHost = e.ID, e.Token, e.Endpoints, false
 	m.Interval = interval(e.Interval)
 	m.Seq, m.Missed, m.Attempt = 0, 0, 0
-	m.Next = time.Time{}
 	m.enter(Connecting, "")
 	m.do(Connect{e.Endpoints})
 }
@@ -502,16 +501,13 @@ func (m *machine) jitter(d time.Duration, percent int64) time.Duration {
 	return d - span + m.upTo(2*span)
 }
 
-// upTo returns a random duration between 0 and d. SplitMix64 (Steele, Lea, Flood 2014): the state is one
-// number, so that a Session stays a value and a run can be repeated.
+// upTo returns a random duration between 0 and d, which must not be negative. SplitMix64 (Steele, Lea,
+// Flood 2014): the state is one number, so that a Session stays a value and a run can be repeated.
 func (m *machine) upTo(d time.Duration) time.Duration {
 	m.random += 0x9e3779b97f4a7c15
 	z := m.random
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	z ^= z >> 31
-	if d <= 0 {
-		return 0
-	}
 	return time.Duration(z % uint64(d+1))
 }

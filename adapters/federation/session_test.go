@@ -159,6 +159,9 @@ func TestRows(t *testing.T) {
 		c.send(Failed{Call: c.s.Call})
 		c.due(0, time.Minute)
 		c.want(c.send(Beaten{Call: c.s.Call}), "FederationRecovered ", Active)
+		if c.s.Missed != 0 || !c.s.LastHeartbeat.Equal(c.now) {
+			t.Errorf("%+v", c.s)
+		}
 	})
 	t.Run("evicted", func(t *testing.T) {
 		c := newScript(t).active()
