@@ -203,6 +203,15 @@ func TestSilentRelayHoldsUpNoOther(t *testing.T) {
 		if published, _ := Verdict(results); !published {
 			t.Error("not published")
 		}
+		time.Sleep(answerLimit)
+		silent.heard(t)
+		go func() {
+			silent.heard(t)
+			silent.to <- nip01.Message(nip01.VerbOK, e.ID, true, "")
+		}()
+		if results, err = p.Publish(t.Context(), e); err != nil || !results[1].Accepted {
+			t.Errorf("at the second attempt: %+v %v", results, err)
+		}
 	})
 }
 
