@@ -70,14 +70,10 @@ func (l *loop) pause(e *entry) {
 	l.touch(e)
 }
 
-// resume lets a paused schedule run again. If the boot has not reached its wave yet, that wave does
-// so.
+// resume lets a paused schedule run again, even if the boot has not reached its wave yet.
 func (l *loop) resume(e *entry) {
-	e.paused = false
-	if l.booting {
-		e.released = true
-		l.timetable(e)
-	}
+	e.paused, e.released = false, true
+	l.timetable(e)
 	l.show(e)
 	l.touch(e)
 }

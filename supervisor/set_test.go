@@ -443,6 +443,19 @@ func TestSchedulePauses(t *testing.T) {
 	})
 }
 
+// A schedule without autostart that is started before the boot has its runs.
+func TestScheduleStartedBeforeTheBoot(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.run(Config{}, backup(manual))
+		if err := b.sup.Start(b.t.Context(), "job"); err != nil {
+			t.Fatal(err)
+		}
+		b.sup.Boot()
+		b.pass(0)
+		b.is("job", program.Stopped, "waits for its next run at")
+	})
+}
+
 // A schedule whose run failed waits for its next time and shows the result of its latest run.
 func TestAFailedScheduleWaitsForItsNextTime(t *testing.T) {
 	inBox(t, func(b *box) {
