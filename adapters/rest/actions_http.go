@@ -154,8 +154,11 @@ func streamActions(q *request) error {
 	if err != nil {
 		return err
 	}
-	if !given {
-		after = q.s.actions.last()
+	switch last := q.s.actions.last(); {
+	case !given:
+		after = last
+	case after > last: // the number is one of an earlier boot: numbers begin at 1 again
+		after = 0
 	}
 	q.s.actions.follow(1)
 	defer q.s.actions.follow(-1)

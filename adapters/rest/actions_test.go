@@ -74,6 +74,8 @@ func TestAgentActionsAsEventStream(t *testing.T) {
 	s.want("2", "agent_action")
 	emit(3)
 	s.want("3", "agent_action")
+	// A reader that has followed an earlier agentinit gets all that this one has.
+	b.open("reader", "/v1/agent-events/stream", "Last-Event-ID", "5000").want("1", "agent_action")
 	// A new follower gets the latest actions first, as over a WebSocket.
 	b.open("reader", "/v1/agent-events/stream").want("1", "agent_action")
 	for range 4 {
