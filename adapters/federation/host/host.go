@@ -344,6 +344,9 @@ func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell
 // Evict ends the session of a box. The box learns of it from the answer to its next heartbeat. If
 // permanent is true, the box may not register again until Admit.
 func (h *Host) Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error {
+	if err := adapters.CheckID("box_id", box); err != nil {
+		return err
+	}
 	reason = cmp.Or(reason, "evicted by an operator")
 	now := h.cfg.Now().UnixMilli()
 	err := h.store.write(ctx, func(t tx) error {

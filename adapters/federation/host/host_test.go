@@ -169,6 +169,9 @@ func TestEviction(t *testing.T) {
 			t.Fatal(err)
 		}
 		register(t, a, "box-1", "boot-4")
+		if err := a.Evict(t.Context(), "", "", true, 0); !errors.Is(err, adapters.ErrValidation) {
+			t.Errorf("a box without a name: %v", err)
+		}
 		if err := a.Evict(t.Context(), "nobody", "", false, 0); !errors.Is(err, adapters.ErrNotFound) {
 			t.Errorf("%v", err)
 		}
