@@ -179,7 +179,7 @@ func (h *Host) Register(ctx context.Context, principal string, r federation.Regi
 			return err
 		}
 		// The same box again: its old session is over, and needs no explanation.
-		known, err := t.exec(`DELETE FROM federation_sessions WHERE box_id = ?1`, r.BoxID)
+		known, err := t.exec(`DELETE FROM federation_sessions WHERE box_id = ?1 AND principal = ?2`, r.BoxID, principal)
 		if err != nil {
 			return err
 		}

@@ -3,9 +3,11 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,6 +208,26 @@ func TestRefusedRegistrations(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Of several principals that register a new box id at once, one gets it.
+func TestOnePrincipalGetsABox(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
+		hosts := []*Host{open(t), open(t)}
+		var got atomic.Int32
+		var all sync.WaitGroup
+		for i := range 16 {
+			all.Go(func() {
+				if _, err := hosts[i%2].Register(t.Context(), fmt.Sprint("member ", i), box("box-1", "boot-1")); err == nil {
+					got.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if got.Load() != 1 {
+			t.Errorf("%d principals have registered the box", got.Load())
+		}
+	})
 }
 
 // Many boxes register at once with two hosts, and one host closes meanwhile. No registration is

@@ -37,7 +37,7 @@ CREATE TABLE federation_sessions (
 	permanent BIGINT NOT NULL,
 	retry_after_s BIGINT NOT NULL
 );
-CREATE INDEX federation_sessions_box ON federation_sessions (box_id);
+CREATE UNIQUE INDEX federation_sessions_box ON federation_sessions (box_id);
 CREATE TABLE federation_banned (
 	box_id TEXT PRIMARY KEY,
 	reason TEXT NOT NULL,
