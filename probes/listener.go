@@ -99,8 +99,8 @@ func (l *steadyListener) acceptNow() (net.Conn, error) {
 // further requests get 503, so that their connections become free again soon. If there is no room
 // for a new connection, it closes the connection that has been idle longest: a flood of connections
 // that send nothing, or send slowly, cannot lock out the kubelet. It does not close connections
-// that have been idle for less than idle.Patience, and connections whose request has arrived but was
-// not read yet. Meanwhile new connections wait in the queue of the kernel.
+// that have been idle for less than idle.Patience, and connections whose request has arrived but has
+// not begun to be served yet. Meanwhile new connections wait in the queue of the kernel.
 type boundedListener struct {
 	net.Listener
 	max     int
@@ -132,7 +132,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		b := &boundedConn{Conn: c, owner: l, Place: idle.PlaceOf(c)}
+		b := &boundedConn{Conn: c, owner: l, Place: idle.Place{Raw: idle.RawOf(c)}}
 		b.boundMemory()
 		if l.admit(b) {
 			return b, nil
@@ -190,6 +190,16 @@ func deferAccept(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(ReadHeaderTimeout.Seconds()))
 	})
+}
+
+// shorten has no more connections wait in the queue of the kernel than the listener holds. The kernel's
+// default is 4096, and they all have their turn before a new one: a flood of connections then kept a
+// probe waiting for seconds. Where the queue is full, a client's kernel tries again after a second
+// (tcp(7), listen(2)). If this is refused, the queue is long.
+func shorten(l net.Listener, limit int) {
+	if raw := idle.RawOf(l); raw != nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), limit) })
+	}
 }
 
 // socketBuffer bounds how many bytes the kernel holds for one connection in each direction; the
@@ -263,9 +273,19 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// begin records that a request is being served. ok is false if there are too many. end must follow
-// in both cases.
-func (c *boundedConn) begin() (ok bool) {
+// Read implements net.Conn.
+func (c *boundedConn) Read(b []byte) (n int, err error) {
+	c.Busy(false)
+	n, err = c.Conn.Read(b)
+	c.Busy(n > 0)
+	return n, err
+}
+
+// begin records that a request is being served. ok is false if there are too many. last tells whether the
+// connection has to end with this request, because the listener is full: a client may have sent hundreds
+// of requests at once, and one that may send another later must not lose its place in the middle of it.
+// end must follow in all cases.
+func (c *boundedConn) begin() (ok, last bool) {
 	l := c.owner
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,7 +294,7 @@ func (c *boundedConn) begin() (ok bool) {
 		l.working++
 		c.working = true
 	}
-	return l.working <= l.max-l.reserve
+	return l.working <= l.max-l.reserve, len(l.conns) >= l.max
 }
 
 func (c *boundedConn) end() {
@@ -328,8 +348,11 @@ const comeBack = 5
 func bounded(exempt func(*http.Request) bool, refuse, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
-			room := c.begin()
+			room, last := c.begin()
 			defer c.end()
+			if last {
+				w.Header().Set("Connection", "close")
+			}
 			if !room && !exempt(r) {
 				// It is idle from here on. The kernel resets a connection that is closed with
 				// bytes unread (RFC 1122, 4.2.2.13), and the answer may be lost with it.

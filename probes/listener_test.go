@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/idle"
 	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
@@ -165,21 +169,21 @@ func TestConnectionsThatCannotBeWatched(t *testing.T) {
 	}
 	ask()
 	ask()
-	var idle []net.Conn
+	var kept []net.Conn
 	for range 3 * polled.Most {
 		c, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		idle = append(idle, c)
+		kept = append(kept, c)
 	}
-	if _, err := idle[0].Read(make([]byte, 1)); err == nil { // closed to make room
+	if _, err := kept[0].Read(make([]byte, 1)); err == nil { // closed to make room
 		t.Error("an idle connection was sent something")
 	}
 	client.CloseIdleConnections()
 	ask()
 	client.CloseIdleConnections()
-	for _, c := range idle {
+	for _, c := range kept {
 		_ = c.Close()
 	}
 	if err := srv.Shutdown(t.Context()); err != nil {
@@ -430,5 +434,100 @@ func TestUnreadRequestsStay(t *testing.T) {
 		if _, here := l.conns[c]; !here {
 			t.Errorf("closed: one that has asked %v", c.Unread())
 		}
+	}
+}
+
+// A connection is not silent while its reader works on what it has read.
+func TestReaderIsBusyUntilItAsksForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newBoundedListener(nil, 1)
+		peer, here := net.Pipe()
+		defer peer.Close()
+		c := &boundedConn{Conn: here, owner: l}
+		defer c.Close()
+		l.admit(c)
+		go io.WriteString(peer, "GET / HTTP/1.1\r\n")
+		if _, err := c.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * idle.Patience) // of the bubble's clock
+		if victim, ok := l.place(&boundedConn{owner: l}, false); ok {
+			t.Errorf("%v was closed with a request that has not begun yet", victim)
+		}
+		go c.Read(make([]byte, 100))
+		time.Sleep(2 * idle.Patience)
+		if victim, ok := l.place(&boundedConn{owner: l}, false); !ok || victim != c {
+			t.Error("a connection that waits for more stays")
+		}
+	})
+}
+
+// A full listener ends each connection with its answer, so that a client that has sent many requests at
+// once does not keep others out.
+func TestFullListenerEndsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipenet.Listen()
+		server := &http.Server{ConnContext: connContext, Handler: bounded(func(*http.Request) bool { return true }, http.HandlerFunc(tooMuch), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
+		ended := make(chan error)
+		go func() { ended <- server.Serve(newBoundedListener(p, 2)) }()
+		defer func() {
+			server.Close()
+			<-ended
+		}()
+		dial := func() net.Conn {
+			c, err := p.DialContext(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		one := dial()
+		answers := bufio.NewReader(one)
+		ask := func() (closes bool) {
+			t.Helper()
+			go io.WriteString(one, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 2))
+			for n := range 2 {
+				resp, err := http.ReadResponse(answers, nil)
+				if n == 1 && closes {
+					if err == nil {
+						t.Error("the second of two requests was answered after the end")
+					}
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				closes = resp.Close
+			}
+			return closes
+		}
+		if ask() {
+			t.Error("a listener with room ends a connection")
+		}
+		dial()
+		synctest.Wait()
+		if !ask() {
+			t.Error("a full listener keeps a connection")
+		}
+	})
+}
+
+// No more connections wait in the kernel than the listener holds.
+func TestQueueOfTheKernelIsShort(t *testing.T) {
+	s := newRig(t, AuthBearer).server
+	n, err := s.bind(t.Context(), &listener{name: "test", address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	bounded := n.(*boundedListener)
+	raw := idle.RawOf(bounded.Listener.(*steadyListener).Listener)
+	var info *unix.TCPInfo
+	if err := errors.Join(raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }), err); err != nil {
+		t.Fatal(err)
+	}
+	if int(info.Sacked) != bounded.max { // of a listener: the length of its queue
+		t.Errorf("%d connections may wait, want %d", info.Sacked, bounded.max)
 	}
 }

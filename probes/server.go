@@ -260,7 +260,9 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	steady := Steady(n, func(err error) {
 		s.publish(event.Warn, EventAcceptFailed, map[string]any{"listener": l.name, "address": l.address, "reason": err.Error()})
 	})
-	return newBoundedListener(steady, connectionLimit(descriptors())), nil
+	limit := connectionLimit(descriptors())
+	shorten(n, limit)
+	return newBoundedListener(steady, limit), nil
 }
 
 // shutdownGrace is how long running requests may take after the end of ctx.

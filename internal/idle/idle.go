@@ -4,8 +4,8 @@ package idle
 
 import (
 	"container/list"
-	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,17 +24,24 @@ type Place struct {
 	since   time.Time
 	element *list.Element // nil: not idle
 	left    bool
+
+	busy atomic.Bool
 }
 
-// PlaceOf returns the Place for a connection.
-func PlaceOf(c net.Conn) (p Place) {
+// RawOf returns the descriptor of a connection or a listener; nil if it has none.
+func RawOf(c any) syscall.RawConn {
 	if socket, ok := c.(syscall.Conn); ok {
 		if raw, err := socket.SyscallConn(); err == nil {
-			p.Raw = raw
+			return raw
 		}
 	}
-	return p
+	return nil
 }
+
+// Busy records whether the reader works on bytes that it has read. Such a connection is not silent,
+// even if the reader waits for a processor. A listener whose connections never say so goes by what the
+// kernel has of them alone.
+func (p *Place) Busy(busy bool) { p.busy.Store(busy) }
 
 // Unread reports whether the kernel has bytes that were not read yet: the reader waits for a
 // processor. It returns false if the kernel cannot tell.
@@ -101,7 +108,8 @@ func (o *Order[C]) Len() int {
 }
 
 // Silent takes out the connection that has been idle longest, for the caller to close. It takes none
-// that has been idle for less than Patience, and none of which bytes have arrived that were not read.
+// that has been idle for less than Patience, none that is busy, and none of which bytes have arrived that
+// were not read.
 func (o *Order[C]) Silent() (c C, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,7 +119,7 @@ func (o *Order[C]) Silent() (c C, ok bool) {
 		switch {
 		case time.Since(p.since) < Patience:
 			return *new(C), false // as all after it
-		case !p.Unread():
+		case !p.busy.Load() && !p.Unread():
 			return c, o.remove(c)
 		}
 		p.since = time.Now() // its request has arrived, so it begins once more

@@ -53,6 +53,23 @@ func TestOrder(t *testing.T) {
 	})
 }
 
+// A connection whose bytes its reader works on is not silent, however long that takes.
+func TestBusy(t *testing.T) {
+	var o Order[*conn]
+	c := &conn{name: "c"}
+	c.Busy(true)
+	waited(&o, c)
+	if _, ok := o.Silent(); ok {
+		t.Error("a busy connection was taken for silent")
+	}
+	c.Busy(false)
+	o.Work(c)
+	waited(&o, c)
+	if got, ok := o.Silent(); got != c || !ok {
+		t.Error("a connection that is busy no more stays")
+	}
+}
+
 // A connection whose request has arrived is not closed, and is then the newest.
 func TestUnread(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
@@ -79,7 +96,7 @@ func TestUnread(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { accepted.Close() })
-			c := &conn{Conn: accepted, Place: PlaceOf(accepted), name: network}
+			c := &conn{Conn: accepted, Place: Place{Raw: RawOf(accepted)}, name: network}
 			for sends != "" && !c.Unread() {
 				runtime.Gosched()
 			}

@@ -170,7 +170,7 @@ func (a *admission) pause(err error) bool {
 
 func (a *admission) greet(conn net.Conn) {
 	peer, err := identify(conn, a.abstract, a.owner)
-	place := idle.PlaceOf(conn)
+	raw := idle.RawOf(conn)
 	conn = withoutPassed(conn, a.strays)
 	if err != nil {
 		a.failed(err)
@@ -185,7 +185,7 @@ func (a *admission) greet(conn net.Conn) {
 		return
 	}
 	release := func() { leave(); <-a.slots }
-	c := &peerConn{Conn: conn, peer: peer, done: release, Place: place, idle: &a.idle}
+	c := &peerConn{Conn: conn, peer: peer, done: release, Place: idle.Place{Raw: raw}, idle: &a.idle}
 	a.idle.Rest(c)
 	select {
 	case a.ready <- c:
