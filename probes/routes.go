@@ -14,14 +14,10 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
-
-// maxScrapes bounds how many scrapes run at once: each reads /proc.
-const maxScrapes = 4
 
 // openRoute is a route that needs no key and has no rate limit.
 type openRoute struct {
@@ -86,14 +82,6 @@ func (s *Server) metricsRoutes() http.Handler {
 	s.fallbacks(r)
 	s.get(r, "/metrics", s.scrape())
 	return r
-}
-
-func (s *Server) scrape() http.Handler {
-	return promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, Timeout: ReadTimeout,
-		// One collector that fails must not hide all the others.
-		ErrorHandling: promhttp.ContinueOnError,
-	})
 }
 
 func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
