@@ -227,6 +227,7 @@ func (b *box) build() error {
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})}
 	c.memoryLimit = c.system.MemoryLimit()
+	b.owner.BoxMemory(c.memoryLimit)
 	limitHeap(b.getenv, c.memoryLimit)
 	if err := b.join(c, b.manifest()); err != nil {
 		c.audit.Flush()

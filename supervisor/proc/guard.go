@@ -40,9 +40,10 @@ var requests = []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGHUP), int(
 // guard is what all guarded starts share.
 type guard struct {
 	scope    int // Landlock ruleset that scopes signals, or -1
-	score    int // OOM score of a guarded program
+	score    int // OOM score of a program
 	original int // agentinit's own when it was started
 	lowered  bool
+	raises   bool // programs without a guard get the score, too
 	group    int
 	pending  uint64 // highest limit of queued signals for programs; each program gets a little less, see mark.go
 	nproc    uint64 // limit of processes for programs; 0 sets none
@@ -119,7 +120,7 @@ func newGuard(abi int, threads ownThreads) *guard {
 	if own, err := readNumber(scoreFile); err == nil {
 		g.original = own
 	}
-	g.score = min(maxScore, max(g.original, 0)+scoreAboveOurs)
+	g.score = scoreAbove(g.original, 0)
 	var lim unix.Rlimit
 	if unix.Getrlimit(rlimitSigpending, &lim) == nil && lim.Cur > 1 {
 		g.pending = lim.Cur - min(pendingReserve, lim.Cur/2)
@@ -136,13 +137,16 @@ func (g *guard) close() {
 	}
 }
 
-// The OOM killer first kills the process with the highest score. A guarded program gets
-// scoreAboveOurs more than agentinit had at its start. scoreLowered is agentinit's own score if
-// agentinit may lower it. The full range, 1000, stands for all memory (proc(5)).
+// The OOM killer first kills the process that uses most memory, and a score counts as memory: 1000
+// stands for all of the box (proc(5)). A program gets at least scoreAboveOurs more than agentinit had
+// at its start, and so much more that it goes first even when agentinit needs mostOurs: otherwise
+// many small programs could fill the box, and agentinit would be the largest process in it.
+// scoreLowered is agentinit's own score if agentinit may lower it.
 const (
 	maxScore       = 1000
 	scoreAboveOurs = 100
 	scoreLowered   = -900
+	mostOurs       = 640 << 20 // see docs/security.md
 )
 
 const scoreFile = "/proc/self/oom_score_adj"
@@ -154,6 +158,23 @@ func readNumber(file string) (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// scoreAbove is the score of programs in a box with a limit of memory in bytes; 0 means none.
+func scoreAbove(ours int, limit uint64) int {
+	above := scoreAboveOurs
+	if limit > 0 {
+		above = max(above, int(min(maxScore, mostOurs*maxScore/limit)))
+	}
+	return min(maxScore, max(ours, 0)+above)
+}
+
+// BoxMemory tells how much memory the box may use, in bytes; 0 means any amount. The less that is,
+// the higher are the OOM scores of programs. It is called before the first start.
+func (o *Owner) BoxMemory(limit uint64) {
+	if !o.guard.lowered {
+		o.guard.score = scoreAbove(o.guard.original, limit)
+	}
 }
 
 // lower makes agentinit the last process that the OOM killer kills. That needs CAP_SYS_RESOURCE,
@@ -169,7 +190,7 @@ func (g *guard) scoreOf(c *Command) *int {
 	switch {
 	case c.OOMScoreAdj != nil:
 		return c.OOMScoreAdj
-	case c.Guard != GuardNone:
+	case c.Guard != GuardNone || g.raises:
 		return &g.score
 	case g.lowered:
 		return &g.original

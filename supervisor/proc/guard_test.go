@@ -136,6 +136,33 @@ func TestGuardOfControl(t *testing.T) {
 	}
 }
 
+// Without the right to lower our own score, every program has a higher one: with a guard or without,
+// of our user or of another.
+func TestEveryProgramIsAboveOurs(t *testing.T) {
+	o := newOwner(t, Options{LowerOOMScore: true})
+	if o.guard.lowered {
+		if err := os.WriteFile(scoreFile, []byte(strconv.Itoa(o.guard.original)), 0); err != nil {
+			t.Fatal(err)
+		}
+		o.guard.lowered, o.guard.raises = false, true // as without CAP_SYS_RESOURCE
+	}
+	for limit, above := range map[uint64]int{0: 100, 64 << 20: 1000, 1 << 30: 625, 64 << 30: 100} {
+		o.BoxMemory(limit)
+		want := strconv.Itoa(min(maxScore, max(o.guard.original, 0)+above))
+		for _, guard := range []Guard{GuardNone, GuardFull} {
+			// As an ordinary user, agentinit sets the score just after the exec (adjustOOM).
+			c := sh("for i in $(seq 1000); do [ $(cat /proc/$$/oom_score_adj) = " + want + " ] && break; sleep 0.01; done; cat /proc/$$/oom_score_adj")
+			c.Guard = guard
+			if guard == GuardNone && os.Geteuid() == 0 {
+				c.Credential = &Credential{UID: 65534, GID: 65534}
+			}
+			if r, err := o.Run(t.Context(), c, 100); err != nil || string(r.Output) != want+"\n" {
+				t.Errorf("limit %d, guard %d: %q, want %s; %v", limit, guard, r.Output, want, err)
+			}
+		}
+	}
+}
+
 // If we lower our own OOM score, no program inherits it.
 func TestLoweredScoreIsOurs(t *testing.T) {
 	if os.Geteuid() != 0 || ownCapabilities()&(1<<unix.CAP_SYS_RESOURCE) == 0 {

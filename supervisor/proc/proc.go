@@ -49,8 +49,8 @@ type Options struct {
 	// (init mode). EnvTag stays out of the environment, and nothing is prepared for more processes.
 	// A descendant that leaves its session can then no longer be found.
 	Lone bool
-	// LowerOOMScore makes agentinit the last process that the OOM killer kills, if the kernel
-	// allows it. Programs keep the score that agentinit was started with, or get a higher one.
+	// LowerOOMScore makes agentinit the last process that the OOM killer kills: its own score is
+	// lowered, or that of every program is raised where the kernel does not allow it.
 	LowerOOMScore bool
 	// Ready is called before each start, from any goroutine. The start waits until it returns. nil
 	// makes no start wait.
@@ -253,6 +253,7 @@ func New(opts Options) (*Owner, error) {
 	if opts.LowerOOMScore && o.oomInChild { // otherwise programs could not be given another score
 		o.guard.lower()
 	}
+	o.guard.raises = opts.LowerOOMScore && !o.guard.lowered
 	o.watchScore(report)
 	if o.deaths = newDeaths(); o.deaths.ep.ok() {
 		o.loops.Go(func() { o.deaths.run(o) })
