@@ -75,6 +75,10 @@ type Log struct {
 	writing bool
 	idle    *sync.Cond
 	failed  bool
+	// What the files hold if nobody else writes them. Programs may be able to.
+	first uint64 // the oldest entry of both files; 0 if that is not known
+	start uint64 // the oldest entry of the newer file
+	size  int64  // bytes of the newer file
 }
 
 // Open returns the record that continues the file at path; "" keeps it in memory only. If the file
@@ -98,6 +102,13 @@ func Open(path string, report func(error)) *Log {
 			break
 		}
 		l.seq, l.head = e.Seq, hash
+	}
+	l.first, l.start = 1, 1
+	if n, size := firstEntry(path); size > 0 {
+		l.first, l.start, l.size = n, n, size
+	}
+	if n, size := firstEntry(path + ".1"); size > 0 {
+		l.first = n
 	}
 	return l
 }
@@ -157,9 +168,17 @@ func (l *Log) write() {
 			l.mu.Unlock()
 			return
 		}
+		full := l.size > fileMost
 		l.mu.Unlock()
-		written, err := appendTo(l.path, batch)
+		written, renamed, err := appendTo(l.path, batch, full)
 		l.mu.Lock()
+		if renamed {
+			e, _, _ := parse(batch[0]) // we made the line
+			l.first, l.start, l.size = l.start, e.Seq, 0
+		}
+		for _, line := range batch[:written] {
+			l.size += int64(len(line)) + 1
+		}
 		if err != nil {
 			// The next entry tries again.
 			l.pending = append(batch[written:], l.pending...)
@@ -190,43 +209,45 @@ func (l *Log) Flush() {
 	}
 }
 
-// appendTo appends whole lines; even after an error the file holds no part of a line.
-func appendTo(path string, lines [][]byte) (written int, err error) {
+// appendTo appends whole lines; even after an error the file holds no part of a line. If the file is
+// full, it is renamed first.
+func appendTo(path string, lines [][]byte, full bool) (written int, renamed bool, err error) {
 	dir, err := safeopen.MakeDirectory(filepath.Dir(path), 0o755)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer dir.Close()
 	name := filepath.Base(path)
 	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return 0, err
+		return 0, renamed, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	info, err := f.Stat()
 	if err != nil {
-		return 0, err
+		return 0, renamed, err
 	}
 	size := info.Size()
-	if size > fileMost {
+	if full {
 		if err := dir.Rename(name, name+".1"); err != nil {
-			return 0, err
+			return 0, false, err
 		}
+		renamed = true
 		next, err := dir.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
-			return 0, err
+			return 0, renamed, err
 		}
 		f.Close() // no data was written to it
 		f, size = next, 0
 	}
 	for _, line := range lines {
 		if _, err := f.Write(append(line[:len(line):len(line)], '\n')); err != nil {
-			return written, errors.Join(err, f.Truncate(size))
+			return written, renamed, errors.Join(err, f.Truncate(size))
 		}
 		size += int64(len(line)) + 1
 		written++
 	}
-	return written, nil
+	return written, renamed, nil
 }
 
 const hashMember = `,"hash":"`
@@ -293,20 +314,30 @@ func Verify(readers ...io.Reader) (Report, error) {
 // Check verifies the file itself, and compares it with what agentinit has in memory. A process that
 // can write the file can write a whole new chain, but it cannot change the memory.
 func (l *Log) Check() (Report, error) {
-	l.Flush()
 	l.mu.Lock()
-	head, seq, waiting, lost := l.head, l.seq, len(l.pending), l.lost
+	for l.writing {
+		l.idle.Wait()
+	}
+	l.writing = l.path != "" // nobody writes while the files are read
+	head, seq, first, lost := l.head, l.seq, l.first, l.lost
+	if len(l.pending) > 0 {
+		e, _, _ := parse(l.pending[0]) // we made the line
+		head = e.Prev
+	}
 	l.mu.Unlock()
 	if l.path == "" {
 		return Report{Lines: len(l.Lines(0)), Last: seq, Head: head}, nil
 	}
 	r, err := verifyFiles(l.path)
+	go l.write() // what has arrived meanwhile
 	switch {
 	case err != nil || r.Problem != "":
 	case lost:
 		r.Problem = "the disk took no lines for so long that some are only in memory, or lost"
-	case waiting == 0 && r.Head != head:
+	case r.Head != head:
 		r.Problem = fmt.Sprintf("the file ends with entry %d, and agentinit has recorded %d: it was truncated, removed or rewritten", r.Last, seq)
+	case first > 0 && r.First > first:
+		r.Problem = fmt.Sprintf("the file begins with entry %d, and agentinit has recorded all from %d: it was truncated, removed or rewritten", r.First, first)
 	}
 	return r, err
 }
@@ -325,6 +356,30 @@ func verifyFiles(path string) (Report, error) {
 		readers = append(readers, f)
 	}
 	return Verify(readers...)
+}
+
+// firstEntry returns the number of the first entry of a file, or 0 if it is not an entry, and the
+// size of the file. If the file cannot be read, both are 0.
+func firstEntry(path string) (uint64, int64) {
+	f, err := safeopen.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return 0, 0
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0
+	}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, lineMost)
+	if !lines.Scan() {
+		return 0, info.Size()
+	}
+	e, _, err := parse(lines.Bytes())
+	if err != nil {
+		return 0, info.Size()
+	}
+	return e.Seq, info.Size()
 }
 
 // lastLine is nil for an empty file.

@@ -47,6 +47,7 @@ func TestEveryChangeIsFound(t *testing.T) {
 		"a line changed":  func(l []string) []string { l[1] = strings.Replace(l[1], `"uid":1000`, `"uid":0`, 1); return l },
 		"a line removed":  func(l []string) []string { return append(l[:1:1], l[2:]...) },
 		"lines swapped":   func(l []string) []string { l[1], l[2] = l[2], l[1]; return l },
+		"the beginning":   func(l []string) []string { return l[2:] },
 		"the end cut off": func(l []string) []string { return l[:3] },
 		"a line cut":      func(l []string) []string { l[4] = l[4][:20]; return l },
 		"a line doubled":  func(l []string) []string { return append(l, l[4]) },
@@ -80,6 +81,85 @@ func TestEveryChangeIsFound(t *testing.T) {
 	fill(open(t, path), 5)
 	if r, err := l.Check(); err != nil || r.Problem == "" {
 		t.Errorf("another chain: %+v %v", r, err)
+	}
+}
+
+// What was removed does not come back with the next entry, even if that is the remover's own.
+func TestRemovedLinesStayMissing(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"removed":  os.Remove,
+		"emptied":  func(path string) error { return os.Truncate(path, 0) },
+		"enlarged": func(path string) error { return os.Truncate(path, 2*fileMost) }, // to have it renamed
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "audit.jsonl")
+			fill(open(t, path), 3)
+			l := open(t, path) // a second boot
+			fill(l, 2)
+			if r, err := l.Check(); err != nil || r.Problem != "" || r.First != 1 {
+				t.Fatalf("%+v %v", r, err)
+			}
+			if err := change(path); err != nil {
+				t.Fatal(err)
+			}
+			fill(l, 2)
+			if _, err := os.Stat(path + ".1"); err == nil {
+				t.Error("the file was renamed")
+			}
+			if r, err := l.Check(); err == nil && r.Problem == "" {
+				t.Errorf("not found: %+v %v", r, err)
+			}
+		})
+	}
+}
+
+// Entries that are recorded while the file is read are no change of it.
+func TestCheckWhileEntriesArrive(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "audit.jsonl"))
+	fill(l, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2000 {
+			fill(l, 1)
+		}
+	}()
+	for range 20 {
+		if r, err := l.Check(); err != nil || r.Problem != "" {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	<-done
+	if r, err := l.Check(); err != nil || r.Problem != "" || r.Last != 3000 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// An entry that waits for the disk does not hide what was removed before it.
+func TestWaitingEntriesHideNothing(t *testing.T) {
+	for _, removed := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "audit.jsonl")
+		l := Open(path, func(error) {})
+		fill(l, 3)
+		if err := os.Rename(path, path+".kept"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(path, 0o755); err != nil { // the disk takes nothing
+			t.Fatal(err)
+		}
+		fill(l, 2)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if !removed {
+			if err := os.Rename(path+".kept", path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := l.Check(); err != nil || (r.Problem != "") != removed {
+			t.Errorf("removed %t: %+v %v", removed, r, err)
+		}
+		l.Flush()
 	}
 }
 
