@@ -49,7 +49,7 @@ var Dialects = []Dialect{
 	{Name: "exec", Health: true, Value: CommandValue, Doc: "Exits 0.", Example: []any{"pg_isready", "-q"}, Words: "the command %s"},
 	{Name: "file", Health: true, Doc: "Path that exists.", Example: "/run/web/ready", Words: "the file %s"},
 	{Name: DialectNotify, Value: FlagValue, Doc: "READY=1 on $NOTIFY_SOCKET (sd_notify).", Example: true, Words: "READY=1 on its notify socket"},
-	{Name: "fd", Value: DescriptorValue, Doc: "A newline on this descriptor (s6).", Example: 3, Words: "a newline on descriptor %s"},
+	{Name: "fd", Value: DescriptorValue, Doc: "A newline on this descriptor (s6), among the first 64 KiB.", Example: 3, Words: "a newline on descriptor %s"},
 	{Name: "log", Value: PatternValue, Doc: "Regular expression (RE2) on a line of output.", Example: "listening on .*:8000", Words: "a line of output that matches %s"},
 }
 

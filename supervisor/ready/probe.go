@@ -70,6 +70,10 @@ func notifyDialect(w *Watcher, t Target, p program.Probe) dialect {
 	return dialect{name: "notify", wait: wait}
 }
 
+// fdMost is how many bytes may come before the newline: reading what a program writes without end
+// would keep a processor busy.
+const fdMost = 64 << 10
+
 // fdDialect waits for a newline (the s6 convention,
 // https://skarnet.org/software/s6/notifywhenup.html).
 func fdDialect(_ *Watcher, t Target, p program.Probe) dialect {
@@ -84,8 +88,9 @@ func fdDialect(_ *Watcher, t Target, p program.Probe) dialect {
 		})
 		defer stop()
 		var buf [512]byte
-		for {
+		for seen := 0; seen < fdMost; {
 			n, err := t.ReadyFD.Read(buf[:])
+			seen += n
 			if strings.IndexByte(string(buf[:n]), '\n') >= 0 {
 				return nil
 			}
@@ -96,6 +101,7 @@ func fdDialect(_ *Watcher, t Target, p program.Probe) dialect {
 				return errors.New("closed without a newline")
 			}
 		}
+		return fmt.Errorf("no newline in the first %d KiB", fdMost>>10)
 	}
 	return dialect{name: "fd " + p.Target, wait: wait}
 }

@@ -355,8 +355,21 @@ func TestFD(t *testing.T) {
 			t.Errorf("%q: %+v", text, last)
 		}
 	}
-	// A program that never reports does not keep Watch from ending.
+	// What a program writes without a newline is not read without end.
 	r, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wr.Close()
+	if _, err := wr.WriteString(strings.Repeat("x", fdMost)); err != nil { // as much as a pipe holds
+		t.Fatal(err)
+	}
+	results := watch(t.Context(), New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{Dialect: "fd", Target: "3"}))
+	if last := results[len(results)-1]; last.Ready || !last.Final || !strings.Contains(last.Reason, "no newline in the first 64 KiB") {
+		t.Errorf("without a newline: %+v", last)
+	}
+	// A program that never reports does not keep Watch from ending.
+	r, wr, err = os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
