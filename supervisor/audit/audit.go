@@ -75,7 +75,8 @@ type Log struct {
 	writing bool
 	idle    *sync.Cond
 	failed  bool
-	// What the files hold if nobody else writes them. Programs may be able to.
+	// The next three say what agentinit has left in the files. A program that may write the files can have
+	// changed them since.
 	first uint64 // the oldest entry of both files; 0 if that is not known
 	start uint64 // the oldest entry of the newer file
 	size  int64  // bytes of the newer file
@@ -204,6 +205,11 @@ func (l *Log) write() {
 func (l *Log) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.waitIdle()
+}
+
+// waitIdle waits until nothing is being written. The caller holds mu.
+func (l *Log) waitIdle() {
 	for l.writing {
 		l.idle.Wait()
 	}
@@ -220,12 +226,12 @@ func appendTo(path string, lines [][]byte, full bool) (written int, renamed bool
 	name := filepath.Base(path)
 	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return 0, renamed, err
+		return 0, false, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	info, err := f.Stat()
 	if err != nil {
-		return 0, renamed, err
+		return 0, false, err
 	}
 	size := info.Size()
 	if full {
@@ -235,7 +241,7 @@ func appendTo(path string, lines [][]byte, full bool) (written int, renamed bool
 		renamed = true
 		next, err := dir.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
-			return 0, renamed, err
+			return 0, true, err
 		}
 		f.Close() // no data was written to it
 		f, size = next, 0
@@ -315,10 +321,8 @@ func Verify(readers ...io.Reader) (Report, error) {
 // can write the file can write a whole new chain, but it cannot change the memory.
 func (l *Log) Check() (Report, error) {
 	l.mu.Lock()
-	for l.writing {
-		l.idle.Wait()
-	}
-	l.writing = l.path != "" // nobody writes while the files are read
+	l.waitIdle()
+	l.writing = l.path != "" // so that no entry is written to the files while they are read
 	head, seq, first, lost := l.head, l.seq, l.first, l.lost
 	if len(l.pending) > 0 {
 		e, _, _ := parse(l.pending[0]) // we made the line

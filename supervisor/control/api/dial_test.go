@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,7 +105,7 @@ func inConnect(t *testing.T) bool {
 }
 
 func waitUntil(t *testing.T, what string, ok func() bool) {
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); runtime.Gosched() {
 		if time.Now().After(end) {
 			t.Errorf("not in time: %s", what)
 			return
