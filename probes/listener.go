@@ -192,10 +192,10 @@ func deferAccept(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
-// shorten has no more connections wait in the queue of the kernel than the listener holds. The kernel's
-// default is 4096, and they all have their turn before a new one: a flood of connections then kept a
-// probe waiting for seconds. Where the queue is full, a client's kernel tries again after a second
-// (tcp(7), listen(2)). If this is refused, the queue is long.
+// shorten lets at most limit connections wait in the queue of the kernel. The default is 4096, and a new
+// connection has its turn after all of them: in a flood of connections, a probe waited for seconds. If
+// the queue is full, the client's kernel tries again after a second (listen(2)). If the kernel refuses
+// the shorter queue, the long one stays.
 func shorten(l net.Listener, limit int) {
 	if raw := idle.RawOf(l); raw != nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), limit) })
@@ -282,9 +282,9 @@ func (c *boundedConn) Read(b []byte) (n int, err error) {
 }
 
 // begin records that a request is being served. ok is false if there are too many. last tells whether the
-// connection has to end with this request, because the listener is full: a client may have sent hundreds
-// of requests at once, and one that may send another later must not lose its place in the middle of it.
-// end must follow in all cases.
+// connection must be closed after the answer, because the listener is full: the client may have sent
+// hundreds of requests at once, and an idle connection would be closed to make room, perhaps just when
+// its client sends the next request. end must follow in all cases.
 func (c *boundedConn) begin() (ok, last bool) {
 	l := c.owner
 	l.mu.Lock()

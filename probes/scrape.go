@@ -17,8 +17,9 @@ const maxScrapes = 4
 // 1000 programs has 1 MB of metrics.
 const unsentScrapes = 16 << 20
 
-// scrapes answers /metrics. An answer is sent when all of it is there. So a client that does not read
-// keeps no other from its turn. If clients leave too much unread, the oldest answer is given up.
+// scrapes answers /metrics. A scrape ends its turn before its answer is sent, so a client that does not
+// read its answer holds up no other. If clients leave too much unread, the connection of the oldest
+// answer is closed.
 type scrapes struct {
 	render http.Handler
 	turns  chan struct{}
@@ -62,7 +63,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.body.Bytes()) // an error: the client is gone, or was given up
 }
 
-// hold counts an answer that is about to be sent, and gives up older ones if they are too many.
+// hold counts an answer that is about to be sent, and gives up older ones if all together are too large.
 func (s *scrapes) hold(a *scrapeAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

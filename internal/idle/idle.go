@@ -39,8 +39,8 @@ func RawOf(c any) syscall.RawConn {
 }
 
 // Busy records whether the reader works on bytes that it has read. Such a connection is not silent,
-// even if the reader waits for a processor. A listener whose connections never say so goes by what the
-// kernel has of them alone.
+// even if the reader waits for a processor. For a connection that never says so, only the bytes count
+// that the kernel has.
 func (p *Place) Busy(busy bool) { p.busy.Store(busy) }
 
 // Unread reports whether the kernel has bytes that were not read yet: the reader waits for a

@@ -398,7 +398,7 @@ type source interface {
 	// due returns the place of the next line, which may not be one that the query wants. It returns
 	// false at the end.
 	due() (rank, bool)
-	// next takes a step from that place. It returns a line, or false if the step has led to none.
+	// next reads on from that place, a little at a time. It returns false if that has led to no line yet.
 	next() (Line, bool)
 }
 
