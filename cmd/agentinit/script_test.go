@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"agentinit": main}) }
+func TestMain(m *testing.M) { testscript.Main(built.Tests{M: m}, map[string]func(){"agentinit": main}) }
 
 // TestScripts runs testdata/script with the real command.
 func TestScripts(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(built.Tests{M: m}) }
 
 // patience is how long a test waits for an event that must come. It only decides how long a broken
 // build takes to fail.

@@ -22,6 +22,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
+func TestMain(m *testing.M) { os.Exit(built.Tests{M: m}.Run()) }
+
 func TestParse(t *testing.T) {
 	for _, tc := range []struct {
 		args string

@@ -1,5 +1,6 @@
 // Package built owns the build of testprog for the tests of a package: it builds testprog once for
-// each test binary, and any user can run the result. It must never be part of a binary.
+// each test binary, any user can run the result, and the end of the tests removes it. It must never
+// be part of a binary.
 package built
 
 import (
@@ -11,9 +12,14 @@ import (
 	"testing"
 )
 
-var path = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "testprog")
-	if err != nil {
+var (
+	dir  string // holds testprog; empty until a test asks for it
+	path = sync.OnceValues(build)
+)
+
+func build() (string, error) {
+	var err error
+	if dir, err = os.MkdirTemp("", "testprog"); err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, "testprog")
@@ -23,10 +29,11 @@ var path = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return bin, os.Chmod(dir, 0o755)
-})
+}
 
 // Path returns the path of testprog. The first call builds it and waits for child processes, so it
-// must come before the test creates an Owner of processes.
+// must come before the test creates an Owner of processes. The package's TestMain must run the tests
+// through Tests.
 func Path(t testing.TB) string {
 	t.Helper()
 	bin, err := path()
@@ -34,4 +41,17 @@ func Path(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return bin
+}
+
+// Tests runs the tests of a package that uses Path, and then removes testprog.
+type Tests struct{ M *testing.M }
+
+// Run returns the exit status of the tests, or 1 if testprog cannot be removed.
+func (t Tests) Run() int {
+	status := t.M.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return status
 }
