@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -87,6 +88,9 @@ func writeProfile(b *strings.Builder, title string, p hardening.Profile) {
 	entry("cap_drop", p.CapDrop...)
 	entry("cap_add", p.CapAdd...)
 	entry("security_opt", p.SecurityOpt...)
+	if p.PidsLimit > 0 {
+		entry("pids_limit", strconv.Itoa(p.PidsLimit))
+	}
 	entry("tmpfs", p.Tmpfs...)
 	entry("writable_volumes", p.WritableVolumes...)
 	entry("devices", p.Devices...)

@@ -36,6 +36,7 @@ type Baseline struct {
 	ReadOnly    bool     `toml:"read_only"`
 	CapDrop     []string `toml:"cap_drop"`
 	SecurityOpt []string `toml:"security_opt"`
+	PidsLimit   int      `toml:"pids_limit"` // processes and threads at once
 	Tmpfs       []string `toml:"tmpfs"`
 	// PlainTmpfs is the tmpfs list of a plain container. The others belong to the agentbox image.
 	// /var/run is a link to /run in most images.

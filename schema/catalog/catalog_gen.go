@@ -13,6 +13,7 @@ func generated() *Catalogue {
 			ReadOnly:    true,
 			CapDrop:     []string{"ALL"},
 			SecurityOpt: []string{"no-new-privileges:true", "seccomp=default"},
+			PidsLimit:   4096,
 			Tmpfs:       []string{"/tmp:mode=1777,size=256M", "/run:mode=1777,size=64M", "/var/run:mode=1777,size=16M", "/var/log:mode=1777,size=128M", "/var/log/supervisor:mode=1777,size=64M"},
 			PlainTmpfs:  []string{"/tmp:mode=1777,size=256M", "/run:mode=1777,size=64M"},
 		},

@@ -148,6 +148,7 @@ func composeHardening(p hardening.Profile) mapping {
 	s.add("cap_drop", p.CapDrop)
 	s.add("cap_add", literals(p.CapAdd))
 	s.add("security_opt", literals(engineOptions(p.SecurityOpt)))
+	s.add("pids_limit", p.PidsLimit)
 	s.add("group_add", literals(p.GroupAdd))
 	s.add("runtime", literal(p.Runtime))
 	s.add("devices", literals(devices(p.Devices)))

@@ -145,6 +145,9 @@ func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 			u.set("PodmanArgs", "--security-opt="+o)
 		}
 	}
+	if p.PidsLimit > 0 {
+		u.set("PodmanArgs", fmt.Sprintf("--pids-limit=%d", p.PidsLimit)) // the key PidsLimit came with podman 4.7
+	}
 	u.set("Tmpfs", p.Tmpfs...)
 	u.set("AddDevice", p.Devices...)
 	for _, g := range p.GroupAdd {

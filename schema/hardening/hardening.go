@@ -21,6 +21,7 @@ type Profile struct {
 	CapDrop         []string                `json:"cap_drop,omitempty"`
 	CapAdd          []string                `json:"cap_add,omitempty"`
 	SecurityOpt     []string                `json:"security_opt,omitempty"`
+	PidsLimit       int                     `json:"pids_limit,omitempty"` // processes and threads at once; 0: no limit
 	Tmpfs           []string                `json:"tmpfs,omitempty"`
 	WritableVolumes []string                `json:"writable_volumes,omitempty"`
 	Devices         []string                `json:"devices,omitempty"`
@@ -77,7 +78,7 @@ type wish struct{ exception, value string }
 
 func (m *merge) applied() Applied {
 	b := m.catalogue.Baseline
-	base := Profile{User: b.User, ReadOnly: b.ReadOnly, CapDrop: b.CapDrop, SecurityOpt: b.SecurityOpt, Tmpfs: b.Tmpfs}
+	base := Profile{User: b.User, ReadOnly: b.ReadOnly, CapDrop: b.CapDrop, SecurityOpt: b.SecurityOpt, PidsLimit: b.PidsLimit, Tmpfs: b.Tmpfs}
 	if m.view.Profile == "none" {
 		base.Tmpfs = b.PlainTmpfs
 	}

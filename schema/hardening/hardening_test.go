@@ -27,7 +27,7 @@ func TestBaseline(t *testing.T) {
 	a := harden(t, "[core]")
 	p := a.Effective
 	if p.User != "1000:1000" || !p.ReadOnly || !slices.Equal(p.CapDrop, []string{"ALL"}) || len(p.CapAdd) != 0 ||
-		!slices.Equal(p.SecurityOpt, []string{"no-new-privileges:true", "seccomp=default"}) || len(p.Tmpfs) != 5 {
+		!slices.Equal(p.SecurityOpt, []string{"no-new-privileges:true", "seccomp=default"}) || len(p.Tmpfs) != 5 || p.PidsLimit != 4096 {
 		t.Errorf("baseline %+v", p)
 	}
 	if len(a.Exceptions) != 0 || a.Sidecar != nil {
