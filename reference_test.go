@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"os"
 	"path"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/internal/manual/manpage"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 // The tests of this file keep docs/reference true: what it says of metrics, events
@@ -161,6 +164,64 @@ slot, those of the relay without the relay. The metrics of the Go runtime (` + "
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, unit(m), labels, m.help)
 	}
 	manpage.Check(t, filepath.Join("docs", "reference", "metrics.md"), []byte(b.String()))
+}
+
+// docs/reference/errors.md lists every code of an error document.
+func TestErrorsReference(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# Error codes
+
+<!-- Made from the source text; do not edit. make generate -->
+
+Every error of the [HTTP API](api.md) and of the control socket is a problem document (RFC 9457, ` + "`application/problem+json`" + `). Its
+` + "`status`" + ` is that of the answer, its ` + "`detail`" + ` says in words what is wrong and what helps. Its ` + "`code`" + ` is for programs: it keeps its meaning
+in later versions. A caller must take a code that it does not know for the kind of its status.
+
+## Adapters and the listener
+
+In upper case: the codes of the adapter slots, over HTTP and on the control socket, and those of the HTTP listener itself, such as a
+missing key, on every path. ` + "`retryable`" + ` says whether the same request may succeed later. The table has the usual value; that in the answer
+counts. If the header ` + "`Retry-After`" + ` is there, wait at least so many seconds.
+
+| code | status | retryable | meaning |
+|---|---|---|---|
+`)
+	for _, r := range problem.Codes() {
+		fmt.Fprintf(&b, "| `%s` | %d | %t | %s |\n", r.Code, r.HTTP, r.Retryable, r.Title)
+	}
+	b.WriteString(`
+## Programs and the box
+
+In lower case: the codes of ` + "`/v1/programs`, `/v1/logs` and `/v1/box/…`" + `, and of the same routes on the control socket. Further members, where
+they apply: ` + "`hint`" + `, what to do; ` + "`program` and `state`" + `; ` + "`candidates`" + `, names that may have been meant; ` + "`findings`" + `, the findings about
+the manifest.
+
+| code | status | meaning |
+|---|---|---|
+`)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("supervisor", "control", "api", "error.go"), nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(v.Names[0].Name, "Code") {
+			return true
+		}
+		meaning := strings.TrimSpace(v.Comment.Text())
+		if meaning == "" {
+			t.Errorf("%s has no comment", v.Names[0].Name)
+		}
+		code := api.Code(literal(v.Values[0]))
+		fmt.Fprintf(&b, "| `%s` | %d | %s |\n", code, code.HTTPStatus(), meaning)
+		found++
+		return true
+	})
+	if found < 16 {
+		t.Fatalf("only %d codes were found", found)
+	}
+	manpage.Check(t, filepath.Join("docs", "reference", "errors.md"), []byte(b.String()))
 }
 
 func sortedBy[V any](m map[string]V, key func(V) string) []V {

@@ -40,6 +40,9 @@ var events string
 //go:embed reference/metrics.md
 var metrics string
 
+//go:embed reference/errors.md
+var errorCodes string
+
 //go:embed reference/api.md
 var api string
 
@@ -55,6 +58,7 @@ func Topics() []Topic {
 		{"files", "Files that agentinit reads and writes", "reference/files.md", files},
 		{"event-names", "Every event: when it is published, and its fields", "reference/events.md", events},
 		{"metric-names", "Every metric: type, unit, labels, meaning", "reference/metrics.md", metrics},
+		{"error-codes", "Every code of an error document, with its HTTP status", "reference/errors.md", errorCodes},
 		{"api", "The HTTP API, with a first request", "reference/api.md", api},
 	}
 }

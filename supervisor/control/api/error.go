@@ -14,22 +14,22 @@ type Code string
 
 // The codes of a failed request.
 const (
-	CodeBadRequest     Code = "bad_request"     // the request is malformed
-	CodeUnknownProgram Code = "unknown_program" // no program has that name
-	CodeAmbiguous      Code = "ambiguous_name"  // a prefix fits several programs
-	CodeForbidden      Code = "forbidden"       // the peer may not do this
-	CodeConflict       Code = "conflict"        // not possible in the present state
-	CodeInvalid        Code = "invalid"         // the manifest is invalid; see Findings
-	CodeTimeout        Code = "timeout"         // the condition did not hold in time
-	CodeFailed         Code = "failed"          // it was tried and failed
-	CodeShuttingDown   Code = "shutting_down"   // no program is started any more
-	CodeUnsupported    Code = "unsupported"     // this agentinit does not offer it
-	CodeNotFound       Code = "not_found"       // no such route
-	CodeMethod         Code = "method_not_allowed"
-	CodeTooLarge       Code = "too_large"
+	CodeBadRequest     Code = "bad_request"            // the request is malformed
+	CodeUnknownProgram Code = "unknown_program"        // no program has that name
+	CodeAmbiguous      Code = "ambiguous_name"         // a prefix fits several programs
+	CodeForbidden      Code = "forbidden"              // the peer may not do this
+	CodeConflict       Code = "conflict"               // not possible in the present state
+	CodeInvalid        Code = "invalid"                // the manifest is invalid; the findings say where
+	CodeTimeout        Code = "timeout"                // the condition did not hold in time
+	CodeFailed         Code = "failed"                 // it was tried and failed
+	CodeShuttingDown   Code = "shutting_down"          // no program is started any more
+	CodeUnsupported    Code = "unsupported"            // this agentinit does not offer it
+	CodeNotFound       Code = "not_found"              // no such route
+	CodeMethod         Code = "method_not_allowed"     // the route has no such method
+	CodeTooLarge       Code = "too_large"              // the request is larger than agentinit takes
 	CodeMediaType      Code = "unsupported_media_type" // the body is not JSON
 	CodeBusy           Code = "busy"                   // too many connections at once
-	CodeInternal       Code = "internal"
+	CodeInternal       Code = "internal"               // a fault of agentinit
 )
 
 // codeStatus is the one place that maps a code to an HTTP status.
