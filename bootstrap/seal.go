@@ -90,7 +90,7 @@ func (w *watcher) waitingFor() []string {
 }
 
 func (w *watcher) required() []string {
-	var out []string
+	out := []string{} // an event shows it: an empty list is not null there
 	for name, p := range w.known {
 		if p.Required {
 			out = append(out, name)

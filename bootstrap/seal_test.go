@@ -200,6 +200,13 @@ func TestSealWithoutRequiredProgramsWaitsForTheStart(t *testing.T) {
 		if got := <-r.out; got.err != nil {
 			t.Fatal(got.err)
 		}
+		started := r.events(EventSealStarted)
+		if len(started) != 1 {
+			t.Fatalf("%+v", started)
+		}
+		if text, err := json.Marshal(started[0].Fields["required"]); string(text) != "[]" || err != nil {
+			t.Fatalf("the event shows %s as the required programs: %v", text, err)
+		}
 	})
 }
 
