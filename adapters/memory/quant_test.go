@@ -63,6 +63,9 @@ func everyRow(s *slab, q query) []candidate {
 func TestSketchScanIsExact(t *testing.T) {
 	for name, vector := range families {
 		for _, dim := range []int{1, 7, 16, 50, 256} {
+			if testing.Short() && dim > 50 {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%d", name, dim), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(3, uint64(dim)))
 				s := newSlab(revision{pin: pin{"given", dim}})
