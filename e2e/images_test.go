@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -158,6 +159,7 @@ type service struct {
 	CapDrop         []string           `yaml:"cap_drop"`
 	CapAdd          []string           `yaml:"cap_add"`
 	SecurityOpt     []string           `yaml:"security_opt"`
+	PidsLimit       int                `yaml:"pids_limit"`
 	Environment     map[string]*string `yaml:"environment"`
 	Volumes         []string           `yaml:"volumes"`
 	Tmpfs           []string           `yaml:"tmpfs"`
@@ -254,7 +256,8 @@ func interpolated(text string) string {
 // flags returns the options of podman run that match the compose file.
 func (s *service) flags(t *testing.T, dir string) []string {
 	t.Helper()
-	flags := []string{"--user", s.User, "--hostname", s.Hostname, "--stop-timeout", strings.TrimSuffix(s.StopGracePeriod, "s")}
+	flags := []string{"--user", s.User, "--hostname", s.Hostname, "--stop-timeout", strings.TrimSuffix(s.StopGracePeriod, "s"),
+		"--pids-limit", strconv.Itoa(s.PidsLimit)}
 	if s.ReadOnly {
 		flags = append(flags, "--read-only", "--read-only-tmpfs=false")
 	}
