@@ -172,9 +172,6 @@ func newAgentLogs(c *cli) *cobra.Command {
 // followAgent copies an agent's output to stdout, and ends when the agent ends.
 func (c *cli) followAgent(ctx context.Context, id string) error {
 	return c.events(ctx, agentPath(id, "/events"), nil, func(e streamed) (bool, error) {
-		if c.json {
-			return e.event == "exit", c.printJSONLine(json.RawMessage(e.data))
-		}
 		var v struct {
 			Payload struct {
 				Data, Encoding, Signal string
@@ -184,9 +181,22 @@ func (c *cli) followAgent(ctx context.Context, id string) error {
 		if err := json.Unmarshal(e.data, &v); err != nil {
 			return true, failed(fmt.Errorf("cannot read an event: %w", err))
 		}
+		if c.json {
+			if err := c.printJSONLine(json.RawMessage(e.data)); err != nil {
+				return true, err
+			}
+		}
 		p := v.Payload
-		switch e.event {
-		case "stdout", "stderr":
+		switch {
+		case e.event == "exit":
+			if p.Code != nil && *p.Code == 0 {
+				return true, nil
+			}
+			return true, &exitError{exitFailure, fmt.Errorf("the agent ended: %s", ending(p.Code, p.Signal))}
+		case c.json:
+		case e.event == "lagged":
+			line(c.stderr, "some output is lost")
+		case e.event == "stdout", e.event == "stderr":
 			text := p.Data
 			if p.Encoding == "base64" {
 				raw, err := base64.StdEncoding.DecodeString(p.Data)
@@ -200,13 +210,6 @@ func (c *cli) followAgent(ctx context.Context, id string) error {
 				w = c.stderr
 			}
 			fmt.Fprint(w, c.tidy(text))
-		case "lagged":
-			line(c.stderr, "some output is lost")
-		case "exit":
-			if p.Code != nil && *p.Code == 0 {
-				return true, nil
-			}
-			return true, &exitError{exitFailure, fmt.Errorf("the agent ended: %s", ending(p.Code, p.Signal))}
 		}
 		return false, nil
 	})

@@ -40,21 +40,15 @@ func segment(name string) string {
 // ask sends one request to the slots. in is JSON; nil means no body. It returns the answer
 // unchanged.
 func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {
-	raw, _, err := c.asked(ctx, method, path, query, in)
-	return raw, err
-}
-
-// asked returns the headers of the answer, too.
-func (c *cli) asked(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, http.Header, error) {
 	req := api.AdapterRequest{Method: method, Path: path, Query: query}
 	if in != nil {
 		body, err := requestBody(in)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		req.Body, req.Header = bytes.NewReader(body), http.Header{"Content-Type": {"application/json"}}
 	}
-	return c.exchange(ctx, req)
+	return c.answered(ctx, req)
 }
 
 // requestBody is in as JSON.
@@ -137,12 +131,18 @@ func show[T any](c *cli, raw json.RawMessage, err error, text func(T)) error {
 	if c.json {
 		return c.printJSON(raw)
 	}
-	var v T
-	if err := json.Unmarshal(raw, &v); err != nil {
-		return failed(fmt.Errorf("cannot read the answer: %w", err))
+	v, err := decoded[T](raw)
+	if err == nil {
+		text(v)
 	}
-	text(v)
-	return nil
+	return err
+}
+
+func decoded[T any](raw json.RawMessage) (v T, err error) {
+	if err = json.Unmarshal(raw, &v); err != nil {
+		err = failed(fmt.Errorf("cannot read the answer: %w", err))
+	}
+	return v, err
 }
 
 // items is a list in an answer of the box: with an envelope or without.
@@ -159,28 +159,25 @@ func (l *items[T]) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(l))
 }
 
-// pages requests one page after the other, up to limit rows (0 = all).
-func pages[T any](ctx context.Context, c *cli, path string, query url.Values, limit int, each func(T, json.RawMessage) error) error {
+// pages requests one page after the other and calls each for every row.
+func pages[T any](ctx context.Context, c *cli, path string, query url.Values, each func(T, json.RawMessage) error) error {
+	query.Set("limit", "1000")
 	for {
-		query.Set("limit", "1000")
-		raw, header, err := c.asked(ctx, http.MethodGet, path, query, nil)
+		raw, header, err := c.exchange(ctx, api.AdapterRequest{Method: http.MethodGet, Path: path, Query: query})
 		if err != nil {
 			return err
 		}
-		var page items[json.RawMessage]
-		if err := json.Unmarshal(raw, &page); err != nil {
-			return failed(fmt.Errorf("cannot read the answer: %w", err))
+		page, err := decoded[items[json.RawMessage]](raw)
+		if err != nil {
+			return err
 		}
 		for _, row := range page.Items {
-			var v T
-			if err := json.Unmarshal(row, &v); err != nil {
-				return failed(fmt.Errorf("cannot read the answer: %w", err))
+			v, err := decoded[T](row)
+			if err != nil {
+				return err
 			}
 			if err := each(v, row); err != nil {
 				return err
-			}
-			if limit--; limit == 0 {
-				return nil
 			}
 		}
 		next := cmp.Or(page.Next, linkedCursor(header.Get("Link")))
@@ -205,7 +202,7 @@ func linkedCursor(link string) string {
 // collect returns the rows of all pages as a slice.
 func collect[T any](ctx context.Context, c *cli, path string, query url.Values) ([]T, error) {
 	all := []T{}
-	err := pages(ctx, c, path, query, 0, func(v T, _ json.RawMessage) error {
+	err := pages(ctx, c, path, query, func(v T, _ json.RawMessage) error {
 		all = append(all, v)
 		return nil
 	})

@@ -138,11 +138,13 @@ func newMemRemove(c *cli, ns *string) *cobra.Command {
 	}
 }
 
-// deleted fails if the item did not exist.
+// deleted fails if the item did not exist, with --json too.
 func (c *cli) deleted(name string, raw json.RawMessage, err error) error {
-	missing := false
-	err = show(c, raw, err, func(r struct{ Deleted bool }) { missing = !r.Deleted })
-	if err == nil && missing {
+	if err := show(c, raw, err, func(struct{}) {}); err != nil {
+		return err
+	}
+	r, err := decoded[struct{ Deleted bool }](raw)
+	if err == nil && !r.Deleted {
 		return &exitError{exitFailure, fmt.Errorf("there is no %q", name)}
 	}
 	return err
@@ -152,7 +154,7 @@ func newMemList(c *cli, ns *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the keys of a namespace", Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return pages(cmd.Context(), c, "/v1/memory/"+segment(*ns), url.Values{}, 0, func(e entry, raw json.RawMessage) error {
+			return pages(cmd.Context(), c, "/v1/memory/"+segment(*ns), url.Values{}, func(e entry, raw json.RawMessage) error {
 				if c.json {
 					return c.printJSONLine(raw)
 				}
@@ -238,7 +240,7 @@ func newPodList(c *cli) *cobra.Command {
 			if len(args) == 1 {
 				q.Set("container", args[0])
 			}
-			return pages(cmd.Context(), c, "/v1/pods", q, 0, func(e struct{ Path string }, raw json.RawMessage) error {
+			return pages(cmd.Context(), c, "/v1/pods", q, func(e struct{ Path string }, raw json.RawMessage) error {
 				if c.json {
 					return c.printJSONLine(raw)
 				}

@@ -165,16 +165,15 @@ func (c *cli) meshPublish(ctx context.Context, in any, wait time.Duration, key s
 		Method: http.MethodPost, Path: "/v1/mesh/publish", Header: header, Body: strings.NewReader(string(body)),
 		Query: url.Values{"wait_s": {strconv.Itoa(int(wait.Seconds()))}},
 	})
-	var r meshReceipt
-	if err := show(c, raw, err, func(shown meshReceipt) {
-		fmt.Fprintln(c.stdout, printable(cmp.Or(shown.EventID, shown.PendingID)))
+	if err := show(c, raw, err, func(r meshReceipt) {
+		fmt.Fprintln(c.stdout, printable(cmp.Or(r.EventID, r.PendingID)))
 	}); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return failed(fmt.Errorf("cannot read the answer: %w", err))
-	}
+	r, err := decoded[meshReceipt](raw)
 	switch {
+	case err != nil:
+		return err
 	case r.Status == "failed":
 		return failed(fmt.Errorf("every relay that was asked refused the event: %s", printable(r.Reason)))
 	case r.Status == "pending" && wait > 0:

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// A script reads the answer as JSON and still relies on the exit status.
+func TestExitStatusIsTheSameWithJSON(t *testing.T) {
+	for _, c := range []struct {
+		command, answer string
+		status          int
+	}{
+		{"mem rm k", `{"deleted":true}`, exitOK},
+		{"mem rm k", `{"deleted":false}`, exitFailure},
+		{"pod rm /a", `{"deleted":false}`, exitFailure},
+		{"mesh publish hello", `{"status":"failed"}`, exitFailure},
+		{"agent logs a", "event: exit\ndata: {\"payload\":{\"code\":0}}\n\n", exitOK},
+		{"agent logs a", "event: exit\ndata: {\"payload\":{\"code\":3}}\n\n", exitFailure},
+	} {
+		box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.answer) }))
+		for _, form := range []string{"", "--json "} {
+			var out, errs strings.Builder
+			none := func(string) (string, bool) { return "", false }
+			args := strings.Fields("--url " + box.URL + " " + form + c.command)
+			if got := run(t.Context(), args, none, strings.NewReader(""), &out, &errs); got != c.status {
+				t.Errorf("%s%s with %s: exit %d, want %d\n%s%s", form, c.command, c.answer, got, c.status, &out, &errs)
+			}
+			if (form != "") != strings.HasPrefix(out.String(), "{") {
+				t.Errorf("%s%s prints %q", form, c.command, &out)
+			}
+		}
+		box.Close()
+	}
+}
