@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -171,7 +172,8 @@ func newAgentLogs(c *cli) *cobra.Command {
 
 // followAgent copies an agent's output to stdout, and ends when the agent ends.
 func (c *cli) followAgent(ctx context.Context, id string) error {
-	return c.events(ctx, agentPath(id, "/events"), nil, func(e streamed) (bool, error) {
+	ended := false
+	err := c.events(ctx, agentPath(id, "/events"), nil, func(e streamed) (bool, error) {
 		var v struct {
 			Payload struct {
 				Data, Encoding, Signal string
@@ -189,6 +191,7 @@ func (c *cli) followAgent(ctx context.Context, id string) error {
 		p := v.Payload
 		switch {
 		case e.event == "exit":
+			ended = true
 			if p.Code != nil && *p.Code == 0 {
 				return true, nil
 			}
@@ -213,6 +216,10 @@ func (c *cli) followAgent(ctx context.Context, id string) error {
 		}
 		return false, nil
 	})
+	if err == nil && !ended && ctx.Err() == nil {
+		return failed(errors.New("the box ended the stream before the agent ended"))
+	}
+	return err
 }
 
 func ending(code *int, signal string) string {

@@ -20,6 +20,7 @@ func TestExitStatusIsTheSameWithJSON(t *testing.T) {
 		{"mesh publish hello", `{"status":"failed"}`, exitFailure},
 		{"agent logs a", "event: exit\ndata: {\"payload\":{\"code\":0}}\n\n", exitOK},
 		{"agent logs a", "event: exit\ndata: {\"payload\":{\"code\":3}}\n\n", exitFailure},
+		{"agent logs a", "event: stdout\ndata: {\"payload\":{\"data\":\"x\"}}\n\n", exitFailure}, // the box has ended
 	} {
 		box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.answer) }))
 		for _, form := range []string{"", "--json "} {
