@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 
 	"github.com/google/renameio/v2"
@@ -125,13 +124,9 @@ new state, too, is in use. Keys and identities are put back only with
 --include-secrets; agentinit reads them at its next start.
 First stop the programs that use the same files.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := io.NopCloser(c.stdin)
-			if args[0] != "-" {
-				f, err := os.Open(args[0])
-				if err != nil {
-					return &exitError{exitFailure, err}
-				}
-				in = f
+			in, err := c.open(args[0])
+			if err != nil {
+				return err
 			}
 			defer in.Close()
 			query := url.Values{"part": parts}

@@ -264,25 +264,27 @@ func problemOf(data []byte) error {
 	return &e
 }
 
+// open opens a file, or standard input for "-".
+func (c *cli) open(name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(c.stdin), nil
+	}
+	f, err := os.Open(name)
+	return f, failed(err)
+}
+
 // input is the content of a file, or of standard input for "-".
 func (c *cli) input(name string) ([]byte, error) {
-	r := io.NopCloser(c.stdin)
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, &exitError{exitFailure, err}
-		}
-		r = f
+	r, err := c.open(name)
+	if err != nil {
+		return nil, err
 	}
 	defer r.Close()
 	raw, err := io.ReadAll(io.LimitReader(r, maxInput+1))
-	switch {
-	case err != nil:
-		return nil, &exitError{exitFailure, err}
-	case len(raw) > maxInput:
-		return nil, &exitError{exitFailure, fmt.Errorf("%s is larger than %d bytes", name, maxInput)}
+	if err == nil && len(raw) > maxInput {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxInput)
 	}
-	return raw, nil
+	return raw, failed(err)
 }
 
 // group is a command that only contains other commands.

@@ -71,7 +71,7 @@ func (c *cli) showBoot(ctx context.Context, boot api.Boot, form bootForm) error 
 		return c.write([]byte(picture.Waterfall(boot)))
 	case form.trace:
 		out, err := picture.Trace(boot)
-		return cmp.Or(failure(err), c.write(out))
+		return cmp.Or(failed(err), c.write(out))
 	case form.compare != "":
 		before, err := c.bootBefore(ctx, form.compare)
 		if err != nil {
@@ -88,25 +88,22 @@ func (c *cli) showBoot(ctx context.Context, boot api.Boot, form bootForm) error 
 // write prints a finished text.
 func (c *cli) write(text []byte) error {
 	_, err := c.stdout.Write(text)
-	return failure(err)
+	return failed(err)
 }
 
 // bootBefore is the record to compare with: from agentinit or from a file.
 func (c *cli) bootBefore(ctx context.Context, from string) (api.Boot, error) {
 	if from == previousBoot {
 		boot, err := c.client().PreviousBoot(ctx)
-		if err != nil {
-			err = failed(err)
-		}
-		return boot, err
+		return boot, failed(err)
 	}
 	var boot api.Boot
 	text, err := readAtMost(from, maxBootRecord)
 	if err != nil {
-		return boot, failure(fmt.Errorf("%s: %w", from, err))
+		return boot, failed(fmt.Errorf("%s: %w", from, err))
 	}
 	if err := json.Unmarshal(text, &boot); err != nil || boot.StartedAt.IsZero() {
-		return boot, failure(fmt.Errorf("%s is not a boot record; write one with: agentctl boot --json > FILE", from))
+		return boot, failed(fmt.Errorf("%s is not a boot record; write one with: agentctl boot --json > FILE", from))
 	}
 	return boot, nil
 }

@@ -21,8 +21,7 @@ func newWhy(c *cli) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client := c.client()
-			why, err := client.Why(cmd.Context(), args[0])
+			why, err := c.client().Why(cmd.Context(), args[0])
 			if err != nil {
 				return failed(err)
 			}
@@ -92,8 +91,7 @@ that cannot be reached included.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client := c.client()
-			r, err := client.Ready(cmd.Context())
+			r, err := c.client().Ready(cmd.Context())
 			if err != nil {
 				return &exitError{exitFailure, fmt.Errorf("not ready: %w", err)}
 			}
@@ -152,8 +150,7 @@ the findings of an invalid manifest.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client := c.client()
-			result, err := client.Apply(cmd.Context(), req)
+			result, err := c.client().Apply(cmd.Context(), req)
 			if err != nil {
 				return c.applyRefused(err)
 			}

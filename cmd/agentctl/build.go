@@ -28,10 +28,10 @@ empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
 		RunE: func(*cobra.Command, []string) error {
 			out, err := catalog.Load().JSON()
 			if err != nil {
-				return failure(err)
+				return failed(err)
 			}
 			_, err = c.stdout.Write(out)
-			return failure(err)
+			return failed(err)
 		},
 	}
 }
@@ -55,22 +55,12 @@ func checkSystem(name string) error {
 // validateHereOr checks a manifest for this machine, or for the system in --system.
 func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
 	if system == "" {
-		return c.validate(name), nil
+		return c.validate(name, c.ruleFacts(), c.planFacts()), nil
 	}
-	return c.validateFor(name, system)
-}
-
-// validateFor checks a manifest for a box on another system.
-func (c *cli) validateFor(name, system string) (rules.Result, error) {
-	arch := architectures[system]
 	if err := checkSystem(system); err != nil {
 		return rules.Result{}, err
 	}
-	text, err := c.readManifest(name)
-	if err != nil {
-		return rules.Result{Findings: c.unreadable(name, err)}, nil
-	}
-	result := rules.Validate(name, text, rules.Facts{Arch: arch}, plan.Facts{Version: version, System: system})
+	result := c.validate(name, rules.Facts{Arch: architectures[system]}, plan.Facts{Version: version, System: system})
 	result.Findings = slices.DeleteFunc(result.Findings, func(f schema.Finding) bool { return slices.Contains(ofThisMachine, f.Code) })
 	return result, nil
 }

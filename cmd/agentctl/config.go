@@ -63,13 +63,13 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 			if err != nil {
 				return err
 			}
-			failed := rules.Errors(result.Findings) || strict && len(result.Findings) > 0
+			refused := rules.Errors(result.Findings) || strict && len(result.Findings) > 0
 			if !quiet {
-				if err := report(c, name, result.Findings, failed); err != nil {
-					return &exitError{exitFailure, err}
+				if err := report(c, name, result.Findings, refused); err != nil {
+					return failed(err)
 				}
 			}
-			if failed {
+			if refused {
 				return &exitError{code: exitFailure}
 			}
 			return nil
@@ -111,13 +111,13 @@ func (c *cli) unreadable(name string, err error) []schema.Finding {
 	return []schema.Finding{f}
 }
 
-// validate runs all checks on a file with the facts of this machine.
-func (c *cli) validate(name string) rules.Result {
+// validate runs all checks on a file.
+func (c *cli) validate(name string, facts rules.Facts, planned plan.Facts) rules.Result {
 	text, err := c.readManifest(name)
 	if err != nil {
 		return rules.Result{Findings: c.unreadable(name, err)}
 	}
-	return rules.Validate(name, text, c.ruleFacts(), c.planFacts())
+	return rules.Validate(name, text, facts, planned)
 }
 
 // readManifest reads at most one byte more than the maximum, so that Parse can detect a manifest
@@ -293,7 +293,7 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			name := c.manifestArg(args)
-			result := c.validate(name)
+			result := c.validate(name, c.ruleFacts(), c.planFacts())
 			if rules.Errors(result.Findings) {
 				printFindings(c.stderr, result.Findings)
 			}
@@ -305,7 +305,7 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 				settings = slices.DeleteFunc(settings, func(s schema.Setting) bool { return s.Source == "default" })
 			}
 			if err := c.printSettings(settings); err != nil {
-				return &exitError{exitFailure, err}
+				return failed(err)
 			}
 			if rules.Errors(result.Findings) {
 				return &exitError{code: exitFailure}
@@ -353,13 +353,11 @@ in its canonical layout.`,
 			}
 			text, err := c.readManifest(name)
 			if err != nil {
-				printFindings(c.stderr, []schema.Finding{schema.Unreadable(name, err)})
-				return &exitError{code: exitFailure}
+				return c.refuse([]schema.Finding{schema.Unreadable(name, err)})
 			}
 			out, bad := schema.Format(name, text)
 			if bad != nil {
-				printFindings(c.stderr, []schema.Finding{*bad})
-				return &exitError{code: exitFailure}
+				return c.refuse([]schema.Finding{*bad})
 			}
 			return c.formatted(name, string(text), string(out), check)
 		},

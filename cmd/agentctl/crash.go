@@ -25,8 +25,7 @@ output; "!" marks standard error.`,
 			if len(args) > 0 {
 				name = args[0]
 			}
-			client := c.client()
-			out, err := client.Crash(cmd.Context(), name)
+			out, err := c.client().Crash(cmd.Context(), name)
 			if err != nil {
 				return failed(err)
 			}

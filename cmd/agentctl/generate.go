@@ -229,7 +229,7 @@ func (c *cli) generate(g generator, o *generateOptions, command, name string) ([
 	o.cluster.Text = text
 	files, err := g.render(box, o)
 	if err != nil {
-		return nil, &exitError{exitFailure, err}
+		return nil, failed(err)
 	}
 	return files, nil
 }
@@ -248,7 +248,7 @@ func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	in.Manifest, in.Document, in.Version = m, doc, version
 	box, more, err := compose.New(in)
 	if err != nil {
-		return nil, nil, &exitError{exitFailure, err}
+		return nil, nil, failed(err)
 	}
 	findings = rules.InOrder(slices.Concat(findings, ruled(doc), more))
 	if rules.Errors(findings) {
@@ -301,11 +301,11 @@ func target(files []compose.File, f compose.File, path string) string {
 func (c *cli) writeFiles(files []compose.File, output string) error {
 	if output == "" {
 		_, err := c.stdout.Write(concatenated(files))
-		return failure(err)
+		return failed(err)
 	}
 	if len(files) > 1 {
 		if err := os.MkdirAll(output, 0o755); err != nil {
-			return failure(err)
+			return failed(err)
 		}
 	}
 	for _, f := range files {
@@ -314,7 +314,7 @@ func (c *cli) writeFiles(files []compose.File, output string) error {
 			return err
 		}
 		if err := renameio.WriteFile(path, f.Content, 0o644); err != nil {
-			return failure(fmt.Errorf("cannot write %s: %w", path, withoutPath(err)))
+			return failed(fmt.Errorf("cannot write %s: %w", path, withoutPath(err)))
 		}
 	}
 	return nil
@@ -327,13 +327,6 @@ func replaceable(path string) error {
 		return usageError("cannot write to %q: it is not a regular file; name a file", path)
 	}
 	return nil
-}
-
-func failure(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &exitError{exitFailure, err}
 }
 
 // sameJSON reports whether two JSON documents are equal except for their layout: the Nix build
@@ -350,14 +343,14 @@ func (c *cli) checkFiles(files []compose.File, path string) error {
 		name := target(files, f, path)
 		have, err := os.ReadFile(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return failure(err)
+			return failed(err)
 		}
 		if bytes.Equal(have, f.Content) || sameJSON(have, f.Content) {
 			continue
 		}
 		drift = true
 		if _, err := c.stdout.Write(diff.Diff(name, have, "from the manifest", f.Content)); err != nil {
-			return failure(err)
+			return failed(err)
 		}
 	}
 	if drift {

@@ -43,13 +43,13 @@ func (c *cli) importSupervisord(name string) error {
 		dir = filepath.Dir(name)
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return failure(err)
+		return failed(err)
 	}
 	manifest, marks, err := supervisord.Convert(name, dir, text, supervisord.Files{
 		Read: func(name string) ([]byte, error) { return readAtMost(name, schema.MaxBytes) }, Glob: filepath.Glob,
 	})
 	if err != nil {
-		return failure(err)
+		return failed(err)
 	}
 	if err := c.write(manifest); err != nil {
 		return err

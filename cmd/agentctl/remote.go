@@ -124,8 +124,7 @@ func quietEnd(ctx context.Context, err error) error {
 
 // completeNames offers the names of the running box's programs.
 func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	client := c.client()
-	status, err := client.Status(cmd.Context())
+	status, err := c.client().Status(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

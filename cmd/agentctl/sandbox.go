@@ -31,8 +31,7 @@ Exit status: 0 the command ended with 0 and nothing was refused, 1 otherwise,
 			return c.completeNames(cmd, args, toComplete)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client := c.client()
-			x, err := client.SandboxTest(cmd.Context(), api.SandboxTest{Program: args[0], Command: args[1:], TimeoutMS: timeout.Milliseconds()})
+			x, err := c.client().SandboxTest(cmd.Context(), api.SandboxTest{Program: args[0], Command: args[1:], TimeoutMS: timeout.Milliseconds()})
 			if err != nil {
 				return failed(err)
 			}

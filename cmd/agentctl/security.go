@@ -28,8 +28,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && isProgram(args[0]) {
-				client := c.client()
-				x, err := client.Confinement(cmd.Context(), args[0])
+				x, err := c.client().Confinement(cmd.Context(), args[0])
 				if err != nil {
 					return failed(err)
 				}

@@ -44,7 +44,7 @@ that follow it.`,
 				if len(args) > 0 {
 					return usageError("--reopen takes no NAME: it reopens the log files of all programs")
 				}
-				return c.client().ReopenLogs(cmd.Context())
+				return failed(c.client().ReopenLogs(cmd.Context()))
 			}
 			q, err := o.query(append(args, o.programs...), time.Now())
 			if err != nil {
@@ -196,8 +196,7 @@ agentctl logs does. A Lagged event stands for events that are gone.`,
 			if err != nil {
 				return err
 			}
-			client := c.client()
-			return quietEnd(cmd.Context(), client.Events(cmd.Context(), after, follow, func(e api.Event) error {
+			return quietEnd(cmd.Context(), c.client().Events(cmd.Context(), after, follow, func(e api.Event) error {
 				if e.Time.Before(from) {
 					return nil
 				}
