@@ -47,7 +47,6 @@ func (c Call) Result() any { return c.result }
 // Text is one part of a call's input that people may have written. Exactly one of String, JSON and
 // Body is set.
 type Text struct {
-	Name   string           // field, for the log
 	String *string          // plain text
 	JSON   *json.RawMessage // string values are text; keys and structure are not
 	Body   *Body            // its content type says what is text

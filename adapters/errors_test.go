@@ -24,7 +24,7 @@ func TestEveryCodeSurvivesTheWire(t *testing.T) {
 			if ct := rec.Header().Get("Content-Type"); ct != ProblemType {
 				t.Errorf("content type %q", ct)
 			}
-			got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes(), false)
+			got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes())
 			if got.Code != row.Code || got.Retryable != row.Retryable || got.Fields["id"] != "x-1" {
 				t.Errorf("came back as %+v", got)
 			}
@@ -68,13 +68,13 @@ func TestFieldsThatClashWithTheProblemSurvive(t *testing.T) {
 	e := Errorf(CodeNotClaimable, "the bead is closed").With("status", "closed")
 	rec := httptest.NewRecorder()
 	WriteProblem(rec, e)
-	got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes(), false)
+	got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes())
 	if got.Fields["status"] != "closed" {
 		t.Errorf("%s became %+v", rec.Body, got.Fields)
 	}
 	again := httptest.NewRecorder()
 	WriteProblem(again, Unsupported("graph", "no"))
-	if relayed := FromProblem(again.Code, again.Header(), again.Body.Bytes(), false); relayed.HTTPStatus() != 501 {
+	if relayed := FromProblem(again.Code, again.Header(), again.Body.Bytes()); relayed.HTTPStatus() != 501 {
 		t.Errorf("a missing capability became %d when passed on", relayed.HTTPStatus())
 	}
 }
@@ -96,12 +96,9 @@ func TestForeignAnswersAreMappedByStatus(t *testing.T) {
 		507: CodePayloadTooLarge, 415: CodeUnsupported, 406: CodeUnsupported, 429: CodeRateLimited,
 		502: CodeUnavailable, 503: CodeUnavailable, 418: CodeValidation, 500: CodeUnavailable, 599: CodeUnavailable,
 	} {
-		if got := FromProblem(status, http.Header{}, []byte("<html>"), false); got.Code != want {
+		if got := FromProblem(status, http.Header{}, []byte("<html>")); got.Code != want {
 			t.Errorf("%d is %s, want %s", status, got.Code, want)
 		}
-	}
-	if got := FromProblem(410, http.Header{}, nil, true); got.Code != CodeSessionEvicted {
-		t.Errorf("410 on a session path is %s", got.Code)
 	}
 }
 
@@ -109,12 +106,12 @@ func TestForeignAnswersAreMappedByStatus(t *testing.T) {
 func TestTextsOfPeersAreOneLine(t *testing.T) {
 	h := http.Header{"Content-Type": {ProblemType}}
 	for _, code := range []string{"CONFLICT", "A_FOREIGN_ONE"} {
-		got := FromProblem(409, h, []byte(`{"code":"`+code+`","detail":"a\u001b[2J\nb"}`), false).Message
+		got := FromProblem(409, h, []byte(`{"code":"`+code+`","detail":"a\u001b[2J\nb"}`)).Message
 		if !strings.HasSuffix(got, "a [2J b") {
 			t.Errorf("%s: %q", code, got)
 		}
 	}
-	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"}`), false).Message; got != "the peer gave no reason" {
+	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"}`)).Message; got != "the peer gave no reason" {
 		t.Errorf("without a text: %q", got)
 	}
 }
@@ -125,7 +122,7 @@ func TestMembersOfPeersAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	ids := `"` + strings.Repeat(`ab-1","`, 500) + `\u001b[2J"`
 	got := FromProblem(409, h, []byte(`{"code":"CONFLICT","detail":"d","id":"a\u001b[2J\nb","current":3,"degraded":true,"actor":null,
-		"resource":"`+long+`","path":[`+ids+`],"deep":[["x"]],"retry_after_s":1e300,"object":{"a":1},"`+long+`":1,"a\u001b[2J":1}`), false).Fields
+		"resource":"`+long+`","path":[`+ids+`],"deep":[["x"]],"retry_after_s":1e300,"object":{"a":1},"`+long+`":1,"a\u001b[2J":1}`)).Fields
 	if len(got) != 6 || got["id"] != "a [2J b" || got["current"] != 3.0 || got["degraded"] != true || got["actor"] != nil {
 		t.Errorf("%.1000v", got)
 	}
@@ -139,18 +136,18 @@ func TestMembersOfPeersAreBounded(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&many, `,"m%d":%d`, i, i)
 	}
-	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"`+many.String()+`}`), false).Fields; len(got) != 16 {
+	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"`+many.String()+`}`)).Fields; len(got) != 16 {
 		t.Errorf("%d members", len(got))
 	}
 }
 
 func TestRetryAfterIsReadInBothForms(t *testing.T) {
 	h := http.Header{"Retry-After": {"7"}}
-	if d := FromProblem(503, h, nil, false).RetryAfter(); d != 7*time.Second {
+	if d := FromProblem(503, h, nil).RetryAfter(); d != 7*time.Second {
 		t.Errorf("seconds: %v", d)
 	}
 	h.Set("Retry-After", time.Now().Add(time.Hour*3).UTC().Format(http.TimeFormat))
-	if d := FromProblem(503, h, nil, false).RetryAfter(); d != time.Hour {
+	if d := FromProblem(503, h, nil).RetryAfter(); d != time.Hour {
 		t.Errorf("date, bounded: %v", d)
 	}
 }
@@ -200,7 +197,7 @@ func FuzzFromProblem(f *testing.F) {
 	f.Add(409, "application/problem+json", []byte(`{"code":"ALREADY_CLAIMED","actor":"x"}`))
 	f.Add(200, "text/plain; charset=x", []byte("\x00\xff"))
 	f.Fuzz(func(t *testing.T, status int, ct string, body []byte) {
-		e := FromProblem(status, http.Header{"Content-Type": {ct}}, body, false)
+		e := FromProblem(status, http.Header{"Content-Type": {ct}}, body)
 		if !e.Code.Known() {
 			t.Fatalf("unknown code %q", e.Code)
 		}

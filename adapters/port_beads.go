@@ -31,7 +31,7 @@ func (p beadsPort) create(ctx context.Context, method string, in NewBead, child 
 	c := Call{
 		Method: method, Write: true, Creates: true, Args: in,
 		Check: func() error { return in.check(child) },
-		Text:  []Text{{Name: "title", String: &in.Title}, {Name: "description", String: &in.Description}},
+		Text:  []Text{{String: &in.Title}, {String: &in.Description}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (Bead, error) {
 		if child {
@@ -60,7 +60,7 @@ func (p beadsPort) Close(ctx context.Context, id, outcome string, opt ...CloseOp
 		Check: func() error {
 			return cmp.Or(CheckID("id", id), CheckText("outcome", outcome, MaxBeadOutcome))
 		},
-		Text: []Text{{Name: "outcome", String: &outcome}},
+		Text: []Text{{String: &outcome}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (Bead, error) { return a.Close(ctx, id, outcome, opt...) })
 }
@@ -86,11 +86,11 @@ func (p beadsPort) Update(ctx context.Context, id string, change BeadChange) (Be
 	}}
 	if change.Title != nil {
 		change.Title = new(*change.Title)
-		c.Text = append(c.Text, Text{Name: "title", String: change.Title})
+		c.Text = append(c.Text, Text{String: change.Title})
 	}
 	if change.Description != nil {
 		change.Description = new(*change.Description)
-		c.Text = append(c.Text, Text{Name: "description", String: change.Description})
+		c.Text = append(c.Text, Text{String: change.Description})
 	}
 	if change.Tags != nil {
 		change.Tags = new(TagSet(*change.Tags))
@@ -128,7 +128,7 @@ func (p beadsPort) Comment(ctx context.Context, id, text string) (BeadComment, e
 		Check: func() error {
 			return cmp.Or(CheckID("id", id), CheckName("text", text, MaxBeadComment))
 		},
-		Text: []Text{{Name: "text", String: &text}},
+		Text: []Text{{String: &text}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Beads) (BeadComment, error) { return a.Comment(ctx, id, text) })
 }

@@ -34,7 +34,7 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 	c := Call{
 		Method: "dispatch", Write: true, Creates: true, Idle: true, Args: args,
 		Check: func() error { return e.check() },
-		Text:  []Text{{Name: "payload", JSON: &e.Payload}},
+		Text:  []Text{{JSON: &e.Payload}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Events) (Receipt, error) {
 		if a == nil { // the slot is off

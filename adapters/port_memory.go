@@ -26,7 +26,7 @@ func (p memoryPort) Store(ctx context.Context, key, value, namespace string, opt
 	c := Call{
 		Method: "store", Write: true,
 		Check: func() error { return opt.check(key, value, namespace) },
-		Text:  []Text{{Name: "value", String: &value}, {Name: "metadata", JSON: &opt.Metadata}},
+		Text:  []Text{{String: &value}, {JSON: &opt.Metadata}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Memory) (Stored, error) {
 		return a.Store(ctx, key, value, namespace, opt)

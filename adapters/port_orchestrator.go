@@ -21,9 +21,9 @@ func (p orchestratorPort) SpawnAgent(ctx context.Context, spec AgentSpec) (Agent
 	spec.Args = slices.Clone(spec.Args)
 	spec.Env = maps.Clone(spec.Env)
 	spec.Labels = maps.Clone(spec.Labels)
-	text := []Text{{Name: "stdin", String: &spec.Stdin}}
+	text := []Text{{String: &spec.Stdin}}
 	for i := range spec.Args {
-		text = append(text, Text{Name: "args", String: &spec.Args[i]})
+		text = append(text, Text{String: &spec.Args[i]})
 	}
 	c := Call{
 		Method: "spawnAgent", Write: true, Creates: true, Args: args, Text: text,
@@ -87,7 +87,7 @@ func (p orchestratorPort) GetAgent(ctx context.Context, agentID string) (Agent, 
 func (p orchestratorPort) SendInput(ctx context.Context, agentID string, data []byte, eof bool) error {
 	text := string(data)
 	c := Call{
-		Method: "sendInput", Write: true, Text: []Text{{Name: "stdin", String: &text}},
+		Method: "sendInput", Write: true, Text: []Text{{String: &text}},
 		Check: func() error {
 			if len(data) > MaxAgentInput {
 				return TooLarge("input", MaxAgentInput, int64(len(data)))

@@ -23,7 +23,7 @@ func (p podsPort) Write(ctx context.Context, path string, body Body, cond Cond) 
 	c := Call{
 		Method: "write", Write: true, Limit: transferLimit,
 		Check: func() error { return cmp.Or(body.check(path), cond.check()) },
-		Text:  []Text{{Name: "body", Body: &body}},
+		Text:  []Text{{Body: &body}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Pods) (Written, error) {
 		body.Reader = &boundedReader{r: body.Reader, limit: MaxPodBody}
@@ -91,7 +91,7 @@ func (p podsPort) Patch(ctx context.Context, path string, patch PodPatch, cond C
 	c := Call{
 		Method: "patch", Write: true,
 		Check: func() error { return cmp.Or(patch.check(path), cond.check()) },
-		Text:  []Text{{Name: "patch", Body: &body}},
+		Text:  []Text{{Body: &body}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Pods) (Written, error) {
 		if body.Reader != original { // privacy rewrote it

@@ -89,12 +89,11 @@ var problemMembers = map[string]bool{
 }
 
 // FromProblem turns the error answer of a peer into an Error. If the body has a code of the table,
-// that is the code; otherwise it follows from the status. sessionPath is true for the session paths
-// of the federation, where 410 means an eviction.
-func FromProblem(status int, header http.Header, body []byte, sessionPath bool) *Error {
+// that is the code; otherwise it follows from the status.
+func FromProblem(status int, header http.Header, body []byte) *Error {
 	e := fromBody(status, header, body)
 	if e == nil {
-		code, method := foreignCode(status, sessionPath)
+		code, method := foreignCode(status)
 		e = Errorf(code, "the peer answered %d %s", status, http.StatusText(status)).With("peer_status", status)
 		if method {
 			e = e.With("method", "unknown")
@@ -200,7 +199,7 @@ func Cut(s string, n int) string {
 
 // foreignCode maps the status of an answer without a code. The second result
 // says that UNSUPPORTED is about the method, not a media type.
-func foreignCode(status int, sessionPath bool) (Code, bool) {
+func foreignCode(status int) (Code, bool) {
 	switch status {
 	case 400, 422:
 		return CodeValidation, false
@@ -208,7 +207,7 @@ func foreignCode(status int, sessionPath bool) (Code, bool) {
 		return CodeUnauthenticated, false
 	case 403:
 		return CodePermissionDenied, false
-	case 404:
+	case 404, 410:
 		return CodeNotFound, false
 	case 405, 501:
 		return CodeUnsupported, true
@@ -218,11 +217,6 @@ func foreignCode(status int, sessionPath bool) (Code, bool) {
 		return CodeTimeout, false
 	case 409:
 		return CodeConflict, false
-	case 410:
-		if sessionPath {
-			return CodeSessionEvicted, false
-		}
-		return CodeNotFound, false
 	case 412:
 		return CodePreconditionFailed, false
 	case 413, 507:

@@ -20,9 +20,8 @@ type PostgresConfig struct {
 	// Conninfo is integrations.ruvector_external.conninfo: a URL or a key=value string of libpq. It
 	// may have pgx's pool_max_conns (at most 8 here) and default_query_exec_mode. Its password is
 	// never in an error.
-	Conninfo   string
-	Embedder   Embedder
-	CacheBytes int64 // bound of the vectors held in memory, 0 = DefaultCacheBytes
+	Conninfo string
+	Embedder Embedder
 	// ExactRows is the largest number of entries of a namespace that is searched exactly although
 	// the server has pgvector; 0 means DefaultExactRows.
 	ExactRows int64
@@ -66,7 +65,7 @@ func NewPostgres(c PostgresConfig) (*Memory, error) {
 	if exact <= 0 {
 		exact = DefaultExactRows
 	}
-	return newMemory(ImplPostgres, adapters.ClassExternal, c.Embedder, c.CacheBytes,
+	return newMemory(ImplPostgres, adapters.ClassExternal, c.Embedder, 0,
 		func(ctx context.Context, m *Memory) (backend, error) {
 			return openPostgres(ctx, pool.Copy(), exact, m)
 		})

@@ -142,5 +142,5 @@ func fromRPC(e *rpcError) error {
 		// A type of this package, which can always be encoded.
 		body = mustJSON(map[string]string{"message": e.Message})
 	}
-	return adapters.FromProblem(status, http.Header{"Content-Type": {adapters.ProblemType}}, body, false)
+	return adapters.FromProblem(status, http.Header{"Content-Type": {adapters.ProblemType}}, body)
 }

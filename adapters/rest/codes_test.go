@@ -218,7 +218,7 @@ func edgeCodes() []codeCase {
 }
 
 // elsewhere are the codes that no slot returns: only the host of a federation does.
-// TestAnEvictedSession covers them.
+// adapters/federation tests its client.
 var elsewhere = []adapters.Code{adapters.CodeSessionEvicted}
 
 // TestEveryCode covers the whole table of codes. Each error must be the same in the box and in a
@@ -311,20 +311,6 @@ func document(t *testing.T, err error) map[string]any {
 		delete(doc, name)
 	}
 	return doc
-}
-
-// If a host answers 410 without a code on a session path, the session has ended.
-func TestAnEvictedSession(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
-	defer srv.Close()
-	c := must(wire.New(wire.Config{Slot: adapters.SlotBeads, BaseURL: srv.URL}))(t)
-	defer c.Close()
-	for session, want := range map[bool]adapters.Code{true: adapters.CodeSessionEvicted, false: adapters.CodeNotFound} {
-		_, err := c.Do(t.Context(), wire.Request{Method: "POST", Path: "/v1/heartbeat", Session: session})
-		if e := adapters.AsError(err); e == nil || e.Code != want || e.Retryable {
-			t.Errorf("session path %v: %v, want %s", session, err, want)
-		}
-	}
 }
 
 // The client maps an error answer without an agentinit code by its status, whatever its body is.

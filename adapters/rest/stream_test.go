@@ -246,7 +246,7 @@ func TestMalformedHandshake(t *testing.T) {
 			}
 			body := must(io.ReadAll(resp.Body))(t)
 			resp.Body.Close()
-			e := adapters.FromProblem(resp.StatusCode, resp.Header, body, false)
+			e := adapters.FromProblem(resp.StatusCode, resp.Header, body)
 			if resp.StatusCode != 400 || e.Code != adapters.CodeValidation || resp.Header.Get("Content-Type") != adapters.ProblemType || len(body) > 2000 {
 				t.Errorf("%s at %s: %s %v %s", name, path, resp.Status, resp.Header, body)
 			}
@@ -260,7 +260,7 @@ func TestMalformedHandshake(t *testing.T) {
 	req.Header = good
 	req.Header.Set("Authorization", "Bearer admin")
 	b.authenticate(b.server.Handler()).ServeHTTP(w, req)
-	if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes(), false); w.Code != 501 || e.Code != adapters.CodeUnsupported {
+	if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes()); w.Code != 501 || e.Code != adapters.CodeUnsupported {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -211,8 +211,6 @@ type Request struct {
 	UploadSize int64
 	// Keep names headers of an error answer that become fields of the error: header to field.
 	Keep map[string]string
-	// Session says that status 410 means an evicted session.
-	Session bool
 	// Expect are the statuses that mean success; nil = any 2xx.
 	Expect []int
 }
@@ -333,7 +331,7 @@ func (c *Client) send(ctx context.Context, r Request, key string) (*http.Respons
 	defer res.Body.Close()
 	// If the error body breaks off, the status is still known.
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
-	e := adapters.FromProblem(res.StatusCode, res.Header, body, r.Session)
+	e := adapters.FromProblem(res.StatusCode, res.Header, body)
 	for name, field := range r.Keep {
 		if v := res.Header.Get(name); v != "" {
 			e = e.With(field, v)

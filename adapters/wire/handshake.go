@@ -20,8 +20,6 @@ var ErrNoDescription = errors.New("the peer does not describe itself at /v1/meta
 type Peer struct {
 	Contract     string // MAJOR.MINOR of the client's slot
 	Capabilities []string
-	Version      string // of its software, "" if not reported
-	Described    bool   // false: it has no /v1/meta, and Contract is assumed
 }
 
 // Handshake asks the peer's /v1/meta for its contract. Another MAJOR is CONTRACT_MISMATCH. A lower
@@ -38,12 +36,11 @@ func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 	var meta struct {
 		Versions     map[adapters.Slot]string   `json:"adapter_contract_versions"`
 		Capabilities map[adapters.Slot][]string `json:"capabilities"`
-		Version      string                     `json:"version"`
 	}
 	if err := Decode(res, &meta); err != nil {
 		return Peer{}, adapters.AsError(err).Wrap(ErrNoDescription)
 	}
-	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot], Version: meta.Version, Described: true}
+	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot]}
 	peer.Contract = cmp.Or(peer.Contract, assumedVersion)
 	ours, _ := adapters.ContractOf(c.cfg.Slot)
 	return peer, adapters.CheckVersion(c.cfg.Slot, ours.Version, peer.Contract, false)

@@ -129,7 +129,7 @@ func TestRefusalsAreOfOneTable(t *testing.T) {
 			t.Errorf("%s is answered with %d", c.code, c.status)
 		}
 		// Our client reads the same code from the refusal.
-		if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes(), false); e.Code != c.code {
+		if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes()); e.Code != c.code {
 			t.Errorf("%s %s is read as %s", c.method, c.path, e.Code)
 		}
 	}

@@ -69,7 +69,7 @@ func (s *agentStream) read(ctx context.Context, body io.Reader) error {
 			numbered = true
 		case "data":
 			if !numbered {
-				return adapters.FromProblem(http.StatusServiceUnavailable, http.Header{"Content-Type": {adapters.ProblemType}}, []byte(value), false)
+				return adapters.FromProblem(http.StatusServiceUnavailable, http.Header{"Content-Type": {adapters.ProblemType}}, []byte(value))
 			}
 			var e adapters.AgentEvent
 			if err := json.Unmarshal([]byte(value), &e); err != nil {
