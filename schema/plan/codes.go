@@ -6,7 +6,6 @@ import "github.com/dreamlab-ai/agentinit/schema"
 type Code struct {
 	Code     string
 	Severity schema.Severity
-	Title    string
 	Doc      string
 }
 
@@ -16,34 +15,34 @@ const UnknownAccount = "E140"
 // Codes lists every finding of Resolve, and the findings of bootstrap about the accounts of the
 // machine. They only concern sections that the older manifest does not have.
 var Codes = []Code{
-	{"E120", schema.Error, "variables without a value", "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},
-	{"E121", schema.Error, "text that cannot be expanded", "A text in a program table has a \"${\" that is not closed or a form other than ${X}, ${X:-default} and ${X:?message}. A literal dollar before a brace is written $${."},
-	{"E122", schema.Error, "programs that need each other", "The needs of programs form a circle, so none of them could ever start. The finding prints the circle."},
-	{"E123", schema.Error, "unknown program in needs", "needs names a program that neither the manifest nor a feature that is on declares."},
-	{"E124", schema.Error, "needs a program that is off", "needs names a program that is disabled, or whose `when` or feature gate does not hold; the dependent could never start."},
-	{"E125", schema.Error, "program without a command", "A program of the manifest has no command, and the feature catalogue has no program of this name that is on."},
-	{"E126", schema.Error, "bad `when`", "when must name a boolean of the manifest, such as \"desktop.enabled\"."},
-	{"E127", schema.Error, "bad env_file", "An env_file is not lines of NAME=value, or cannot be read by the agentinit that boots the box. A leading \"-\" before the path makes the file optional."},
-	{"W127", schema.Warning, "env_file that is not here", "An env_file cannot be read on this machine, which is not the box. The variables of that program are not checked. At boot the same is the error E127."},
-	{"E128", schema.Error, "empty command", "A command is empty, begins with an empty word, or holds a NUL byte after its variables are expanded."},
-	{"E129", schema.Error, "reserved program name", "bootstrap, management-api and bootstrap-seal were programs of the older runtime; agentinit itself does their work, so no program can have their name."},
-	{"E130", schema.Error, "required program that is disabled", "A program is written with required = true and enabled = false: the box could never be ready."},
-	{"E131", schema.Error, "required program that does not start", "A program is required and has autostart = false: boot would wait for it in vain."},
-	{"E132", schema.Error, "broken feature catalogue", "The built-in catalogue contradicts the schema. This is a defect of agentinit."},
-	{UnknownAccount, schema.Error, "unknown user or group", "user, group or groups of a program names an account that neither /etc/passwd nor /etc/group of the box has. It is reported at boot and by an apply. A number needs no entry."},
-	{"W140", schema.Warning, "user or group that is not here", "user, group or groups of a program names an account that this machine, which is not the box, does not have. At boot the same is the error E140. Or supervisor.socket_group names such a group; then the boot ends with status 64."},
-	{"E141", schema.Error, "too many programs", "The programs and their instances together are more than 20,000, or their needs, counted for each pair of instances, more than 200,000. A few kilobytes of text could otherwise ask for more memory than the machine has."},
-	{"E142", schema.Error, "probe that can never succeed", "After its variables are expanded, a probe of ready or health is no address that can be asked: http needs a URL with http:// or https://, tcp and grpc need host and port."},
-	{"E143", schema.Error, "directory that does not exist", "The directory of a program does not exist in the box, and nothing could make it in time: the program is of the first wave and has neither needs nor hooks.pre_start. It is reported at boot and by an apply."},
-	{"W143", schema.Warning, "directory that is not here", "The directory of a program does not exist on this machine, which is not the box. At boot the same is the error E143."},
-	{"W120", schema.Warning, "stop ladders that do not fit", "Programs stop one after the other when one needs the other or their priorities differ. A oneshot is over when a program runs that needs it. The stops of such a chain, defaults included, may take longer than [supervisor].stop_grace, less drain and what is kept for KILL (two seconds, or a fifth of a shorter stop_grace), allows. At shutdown every wait is shortened in proportion."},
-	{"W121", schema.Warning, "readiness without a deadline", "A program declares readiness with neither a deadline nor a start_timeout: if it never becomes ready, whatever waits for it waits for ever."},
-	{"W122", schema.Warning, "needs completion of what never completes", "needs asks for the completion of a program that is restarted whenever it ends (restart = \"always\")."},
-	{"W123", schema.Warning, "shell syntax in a command", "A command holds a shell operator as a word of its own. No shell runs it; write [\"sh\", \"-c\", \"…\"] if one is wanted."},
-	{"W124", schema.Warning, "a failure that the seal does not wait for", "A required program that cannot run ends the box with status 67 when it is FATAL before the seal. The finding names one that is FATAL only after [bootstrap].seal_timeout, or never, so that the box stays unsealed instead. Without seal_timeout in the manifest the time for the seal is made long enough."},
-	{"W125", schema.Warning, "a text of supervisord", "A text of a program holds %(NAME)s, which only supervisord replaces. Write ${X} for %(ENV_X)s, ${INSTANCE} for %(process_num)d, and the name, path or number itself for the others, such as %(program_name)s, %(here)s and %(numprocs)d."},
-	{"W126", schema.Warning, "a collector of no program", "programs of a log collector ([supervisor.log.forward.NAME]) names a program that the manifest does not have, or has a glob that matches none. Lines of such a program never come."},
-	{"W128", schema.Warning, "a start that ends too early", "start_timeout is shorter than start_seconds, so that the program is never RUNNING and each start fails; or it is shorter than the deadline of ready, so that a start fails before the deadline. Write a longer start_timeout, or 0 for no limit."},
+	{"E120", schema.Error, "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},
+	{"E121", schema.Error, "A text in a program table has a \"${\" that is not closed or a form other than ${X}, ${X:-default} and ${X:?message}. A literal dollar before a brace is written $${."},
+	{"E122", schema.Error, "The needs of programs form a circle, so none of them could ever start. The finding prints the circle."},
+	{"E123", schema.Error, "needs names a program that neither the manifest nor a feature that is on declares."},
+	{"E124", schema.Error, "needs names a program that is disabled, or whose `when` or feature gate does not hold; the dependent could never start."},
+	{"E125", schema.Error, "A program of the manifest has no command, and the feature catalogue has no program of this name that is on."},
+	{"E126", schema.Error, "when must name a boolean of the manifest, such as \"desktop.enabled\"."},
+	{"E127", schema.Error, "An env_file is not lines of NAME=value, or cannot be read by the agentinit that boots the box. A leading \"-\" before the path makes the file optional."},
+	{"W127", schema.Warning, "An env_file cannot be read on this machine, which is not the box. The variables of that program are not checked. At boot the same is the error E127."},
+	{"E128", schema.Error, "A command is empty, begins with an empty word, or holds a NUL byte after its variables are expanded."},
+	{"E129", schema.Error, "bootstrap, management-api and bootstrap-seal were programs of the older runtime; agentinit itself does their work, so no program can have their name."},
+	{"E130", schema.Error, "A program is written with required = true and enabled = false: the box could never be ready."},
+	{"E131", schema.Error, "A program is required and has autostart = false: boot would wait for it in vain."},
+	{"E132", schema.Error, "The built-in catalogue contradicts the schema. This is a defect of agentinit."},
+	{UnknownAccount, schema.Error, "user, group or groups of a program names an account that neither /etc/passwd nor /etc/group of the box has. It is reported at boot and by an apply. A number needs no entry."},
+	{"W140", schema.Warning, "user, group or groups of a program names an account that this machine, which is not the box, does not have. At boot the same is the error E140. Or supervisor.socket_group names such a group; then the boot ends with status 64."},
+	{"E141", schema.Error, "The programs and their instances together are more than 20,000, or their needs, counted for each pair of instances, more than 200,000. A few kilobytes of text could otherwise ask for more memory than the machine has."},
+	{"E142", schema.Error, "After its variables are expanded, a probe of ready or health is no address that can be asked: http needs a URL with http:// or https://, tcp and grpc need host and port."},
+	{"E143", schema.Error, "The directory of a program does not exist in the box, and nothing could make it in time: the program is of the first wave and has neither needs nor hooks.pre_start. It is reported at boot and by an apply."},
+	{"W143", schema.Warning, "The directory of a program does not exist on this machine, which is not the box. At boot the same is the error E143."},
+	{"W120", schema.Warning, "Programs stop one after the other when one needs the other or their priorities differ. A oneshot is over when a program runs that needs it. The stops of such a chain, defaults included, may take longer than [supervisor].stop_grace, less drain and what is kept for KILL (two seconds, or a fifth of a shorter stop_grace), allows. At shutdown every wait is shortened in proportion."},
+	{"W121", schema.Warning, "A program declares readiness with neither a deadline nor a start_timeout: if it never becomes ready, whatever waits for it waits for ever."},
+	{"W122", schema.Warning, "needs asks for the completion of a program that is restarted whenever it ends (restart = \"always\")."},
+	{"W123", schema.Warning, "A command holds a shell operator as a word of its own. No shell runs it; write [\"sh\", \"-c\", \"…\"] if one is wanted."},
+	{"W124", schema.Warning, "A required program that cannot run ends the box with status 67 when it is FATAL before the seal. The finding names one that is FATAL only after [bootstrap].seal_timeout, or never, so that the box stays unsealed instead. Without seal_timeout in the manifest the time for the seal is made long enough."},
+	{"W125", schema.Warning, "A text of a program holds %(NAME)s, which only supervisord replaces. Write ${X} for %(ENV_X)s, ${INSTANCE} for %(process_num)d, and the name, path or number itself for the others, such as %(program_name)s, %(here)s and %(numprocs)d."},
+	{"W126", schema.Warning, "programs of a log collector ([supervisor.log.forward.NAME]) names a program that the manifest does not have, or has a glob that matches none. Lines of such a program never come."},
+	{"W128", schema.Warning, "start_timeout is shorter than start_seconds, so that the program is never RUNNING and each start fails; or it is shorter than the deadline of ready, so that a start fails before the deadline. Write a longer start_timeout, or 0 for no limit."},
 }
 
 func severityOf(code string) schema.Severity {

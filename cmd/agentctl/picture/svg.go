@@ -35,11 +35,8 @@ text{fill:#e6edf3}
 </style>
 `
 
-// charWidth and charHeight are the size in pixels of one character of the pictures' font.
-const (
-	charWidth  = 7.3
-	charHeight = 18
-)
+// charWidth is the width in pixels of one character of the pictures' font.
+const charWidth = 7.3
 
 // drawing is an SVG document that is being written.
 type drawing struct{ b strings.Builder }
