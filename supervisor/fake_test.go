@@ -243,11 +243,11 @@ type prober struct {
 	stopped []string
 }
 
-func (p *prober) Ready(spec *program.Spec, _ uint64, _ int, report func(Report)) func() {
+func (p *prober) Ready(spec *program.Spec, _ uint64, report func(Report)) func() {
 	return p.watch(spec.Name, report, true)
 }
 
-func (p *prober) Health(spec *program.Spec, _ uint64, _ int, report func(Report)) func() {
+func (p *prober) Health(spec *program.Spec, _ uint64, report func(Report)) func() {
 	return p.watch(spec.Name, report, false)
 }
 

@@ -234,9 +234,9 @@ func (l *loop) act(e *entry, a program.Action) {
 			cancel()
 		}
 	case program.StartReadiness:
-		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Ready(spec, a.Run, e.m.PID, l.reporter(e, a.Run)))
+		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Ready(spec, a.Run, l.reporter(e, a.Run)))
 	case program.StartHealth:
-		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Health(spec, a.Run, e.m.PID, l.reporter(e, a.Run)))
+		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Health(spec, a.Run, l.reporter(e, a.Run)))
 	case program.StopProbes:
 		e.dropWatches()
 	case program.ShutDown:

@@ -59,10 +59,10 @@ type Notice struct {
 type Prober interface {
 	// Ready reports Ready once. Until it is stopped, it also reports what the program says about
 	// itself (Text, Extend).
-	Ready(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func())
+	Ready(spec *program.Spec, run uint64, report func(Report)) (stop func())
 	// Health reports Unhealthy after enough failures in a row, and Healthy when the checks pass
 	// again.
-	Health(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func())
+	Health(spec *program.Spec, run uint64, report func(Report)) (stop func())
 }
 
 // Report is one result of a probe.

@@ -28,8 +28,8 @@ func wantsNotify(spec *program.Spec) bool {
 }
 
 // Ready implements Prober.
-func (s *System) Ready(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func()) {
-	target := s.target(spec, run, pid, report)
+func (s *System) Ready(spec *program.Spec, run uint64, report func(Report)) (stop func()) {
+	target := s.target(spec, run, report)
 	return s.watch(func(ctx context.Context) {
 		s.watcher.Watch(ctx, target, spec.Readiness, func(r ready.Result) {
 			if r.Ready {
@@ -42,8 +42,8 @@ func (s *System) Ready(spec *program.Spec, run uint64, pid int, report func(Repo
 }
 
 // Health implements Prober.
-func (s *System) Health(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func()) {
-	target := s.target(spec, run, pid, report)
+func (s *System) Health(spec *program.Spec, run uint64, report func(Report)) (stop func()) {
+	target := s.target(spec, run, report)
 	if spec.Health.Wedge.On() {
 		return s.watchWedge(spec, run, target, report)
 	}
@@ -75,8 +75,8 @@ func (s *System) watch(f func(context.Context)) (stop func()) {
 
 // target is the run in the form that probes need. Messages of the program go to report until no
 // process of the run is left, even during its stop.
-func (s *System) target(spec *program.Spec, run uint64, pid int, report func(Report)) ready.Target {
-	t := ready.Target{Program: spec.Name, Run: run, PID: pid, Env: spec.Env, Dir: spec.Directory}
+func (s *System) target(spec *program.Spec, run uint64, report func(Report)) ready.Target {
+	t := ready.Target{Program: spec.Name, Run: run, Dir: spec.Directory}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.runs[runKey{spec.Name, run}]
@@ -124,24 +124,21 @@ func (s *System) refused(pid int, reason string) {
 	}
 }
 
-// probeOutput is how much of an exec probe's output is kept.
-const probeOutput = 4 << 10
-
-// execProbe runs the command of an exec probe.
-func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (int, []byte, error) {
+// execProbe runs the command of an exec probe. Its output is dropped.
+func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (int, error) {
 	s.mu.Lock()
 	r := s.runs[runKey{t.Program, t.Run}]
 	s.mu.Unlock()
 	if r == nil || len(argv) == 0 {
-		return 0, nil, proc.ErrNoProcess
+		return 0, proc.ErrNoProcess
 	}
 	c, err := beside(r.spec, argv)
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	c.Refused = s.tally(r)
-	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
-	return res.Exit.ShellStatus(), res.Output, err
+	res, err := s.cfg.Owner.Run(ctx, c, 0)
+	return res.Exit.ShellStatus(), err
 }
 
 // hookOutput is how much of a hook's output is kept.

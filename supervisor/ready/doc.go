@@ -22,18 +22,15 @@ type Config struct {
 	Notifier *Notifier
 	// Logs is what log probes read; nil makes them fail with a reason.
 	Logs *logs.Plane
-	// Exec runs the command of an exec probe for t's program and returns its exit status and the
-	// start of its output. When ctx ends, it must end what it started. nil makes exec probes fail
-	// with a reason.
-	Exec func(ctx context.Context, t Target, argv []string) (status int, output []byte, err error)
+	// Exec runs the command of an exec probe for t's program and returns its exit status. When ctx
+	// ends, it must end what it started. nil makes exec probes fail with a reason.
+	Exec func(ctx context.Context, t Target, argv []string) (status int, err error)
 }
 
 // Target is the run that is watched.
 type Target struct {
 	Program string
 	Run     uint64
-	PID     int
-	Env     []string
 	Dir     string // relative paths of file and unix probes start here
 
 	// ReadyFD is the read end of the pipe for an fd probe. It must support deadlines, as a file of
@@ -50,8 +47,6 @@ type ReadFD interface {
 
 // Result is the present result for a target.
 type Result struct {
-	Program string
-	Run     uint64
 	// Ready is the answer. For Watch, it tells whether the readiness condition holds; for Check,
 	// whether the program is healthy.
 	Ready bool
@@ -59,10 +54,6 @@ type Result struct {
 	Final bool
 	// Reason describes the result in words: "http http://…: connection refused (attempt 5)".
 	Reason string
-	// Failures is how many attempts of the probe behind Reason failed in a row.
-	Failures int
-	// Output is the start of what the probe read, at most 512 bytes, printable.
-	Output string
 }
 
 // Watcher watches targets. Its methods may be called from any goroutine.

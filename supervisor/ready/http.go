@@ -83,38 +83,36 @@ func httpDialect(_ *Watcher, _ Target, p program.Probe) dialect {
 	if u, err := url.Parse(p.Target); err == nil {
 		name = u.Redacted()
 	}
-	poll := func(ctx context.Context) ([]byte, error) { return httpGet(ctx, p.Target) }
+	poll := func(ctx context.Context) error { return httpGet(ctx, p.Target) }
 	return dialect{name: "http " + name, poll: poll}
 }
 
-func httpGet(ctx context.Context, target string) ([]byte, error) {
+func httpGet(ctx context.Context, target string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return nil, errors.New("not a usable URL")
+		return errors.New("not a usable URL")
 	}
 	req.Header.Set("User-Agent", "agentinit-probe")
 	client := probeClient(false)
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, outbound.WithoutURL(err)
+		return outbound.WithoutURL(err)
 	}
-	defer resp.Body.Close() // the body was only read
+	resp.Body.Close() // the status decides
 	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
-		return nil, nil
+		return nil
 	}
-	// If the body breaks off, the status already decides.
-	output, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
-	return output, errors.New("status " + resp.Status)
+	return errors.New("status " + resp.Status)
 }
 
 // grpcDialect calls grpc.health.v1.Health/Check over cleartext HTTP/2
 // (https://github.com/grpc/grpc/blob/master/doc/health-checking.md). It needs no gRPC client,
 // because the two messages have one field each.
 func grpcDialect(_ *Watcher, _ Target, p program.Probe) dialect {
-	poll := func(ctx context.Context) ([]byte, error) {
+	poll := func(ctx context.Context) error {
 		address, service, _ := strings.Cut(p.Target, "/")
-		return nil, grpcCheck(ctx, address, service)
+		return grpcCheck(ctx, address, service)
 	}
 	return dialect{name: "grpc " + p.Target, poll: poll}
 }

@@ -19,7 +19,7 @@ import (
 // program has reported its readiness.
 type dialect struct {
 	name string
-	poll func(ctx context.Context) (output []byte, err error)
+	poll func(ctx context.Context) error
 	wait func(ctx context.Context) error
 }
 
@@ -128,12 +128,12 @@ func logDialect(w *Watcher, t Target, p program.Probe) dialect {
 }
 
 func tcpDialect(w *Watcher, _ Target, p program.Probe) dialect {
-	poll := func(ctx context.Context) ([]byte, error) { return nil, w.dial(ctx, "tcp", p.Target) }
+	poll := func(ctx context.Context) error { return w.dial(ctx, "tcp", p.Target) }
 	return dialect{name: "tcp " + p.Target, poll: poll}
 }
 
 func unixDialect(w *Watcher, t Target, p program.Probe) dialect {
-	poll := func(ctx context.Context) ([]byte, error) {
+	poll := func(ctx context.Context) error {
 		path := p.Target
 		if !strings.HasPrefix(path, "@") {
 			path = inDir(t.Dir, path)
@@ -144,7 +144,7 @@ func unixDialect(w *Watcher, t Target, p program.Probe) dialect {
 				break
 			}
 		}
-		return nil, err
+		return err
 	}
 	return dialect{name: "unix " + p.Target, poll: poll}
 }
@@ -162,15 +162,15 @@ func (w *Watcher) dial(ctx context.Context, network, addr string) error {
 }
 
 func execDialect(w *Watcher, t Target, p program.Probe) dialect {
-	poll := func(ctx context.Context) ([]byte, error) {
+	poll := func(ctx context.Context) error {
 		if w.cfg.Exec == nil {
-			return nil, errNoExec
+			return errNoExec
 		}
-		status, output, err := w.cfg.Exec(ctx, t, p.Argv)
+		status, err := w.cfg.Exec(ctx, t, p.Argv)
 		if err == nil && status != 0 {
 			err = fmt.Errorf("exit status %d", status)
 		}
-		return output[:min(len(output), maxOutput)], err
+		return err
 	}
 	return dialect{name: "exec " + strings.Join(p.Argv, " "), poll: poll}
 }
@@ -179,7 +179,7 @@ func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 // one for each attempt.
 func fileDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	var pending chan error
-	poll := func(ctx context.Context) ([]byte, error) {
+	poll := func(ctx context.Context) error {
 		if pending == nil {
 			answer := make(chan error, 1)
 			pending = answer
@@ -191,9 +191,9 @@ func fileDialect(_ *Watcher, t Target, p program.Probe) dialect {
 		select {
 		case err := <-pending:
 			pending = nil
-			return nil, err
+			return err
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 	return dialect{name: "file " + p.Target, poll: poll}

@@ -13,12 +13,10 @@ import (
 
 // finding is the result of one probe.
 type finding struct {
-	probe    int
-	ok       bool
-	final    bool // the probe cannot succeed any more, or has succeeded
-	reason   string
-	output   string
-	failures int
+	probe  int
+	ok     bool
+	final  bool // the probe cannot succeed any more, or has succeeded
+	reason string
 }
 
 // Watch finds out when t becomes ready. It returns when all (or any) of r's probes have succeeded,
@@ -31,7 +29,7 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 		defer t.ReadyFD.Close() // the descriptor is only read
 	}
 	state := make([]finding, len(r.Probes))
-	last := Result{Program: t.Program, Run: t.Run}
+	var last Result
 	if len(r.Probes) == 0 {
 		last.Final, last.Ready, last.Reason = true, true, "nothing to wait for"
 		report(last)
@@ -39,7 +37,7 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 	}
 	for f := range w.findings(ctx, t, r.Probes, w.untilReady) {
 		state[f.probe] = f
-		next := summarize(t, state, f, r.Any)
+		next := summarize(state, f, r.Any)
 		if next != last {
 			report(next)
 			last = next
@@ -50,8 +48,8 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 	}
 }
 
-func summarize(t Target, state []finding, latest finding, anyOne bool) Result {
-	res := Result{Program: t.Program, Run: t.Run, Reason: latest.reason, Failures: latest.failures, Output: latest.output}
+func summarize(state []finding, latest finding, anyOne bool) Result {
+	res := Result{Reason: latest.reason}
 	good := func(f finding) bool { return f.ok }
 	bad := func(f finding) bool { return f.final && !f.ok }
 	if anyOne {
@@ -108,18 +106,18 @@ func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, fo
 		found(finding{ok: err == nil, final: true, reason: reason(d.name, err, 0)})
 		return
 	}
-	pause, successes, failures := startInterval(p), 0, 0
+	pause, successes := startInterval(p), 0
 	for attempt := 1; ; attempt++ {
-		output, err := try(ctx, d, p)
+		err := try(ctx, d, p)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			successes, failures = successes+1, 0
+			successes++
 		} else {
-			successes, failures = 0, failures+1
+			successes = 0
 		}
-		f := finding{reason: reason(d.name, err, attempt), output: escape.Line(string(output), maxOutput), failures: failures}
+		f := finding{reason: reason(d.name, err, attempt)}
 		f.ok = successes >= max(p.Successes, 1)
 		f.final = f.ok
 		found(f)
@@ -139,28 +137,28 @@ func startInterval(p program.Probe) time.Duration {
 	return firstInterval
 }
 
-// maxOutput is how much of a probe's output a result carries.
-const maxOutput = 512
+// maxError is how many bytes of an error a result carries.
+const maxError = 512
 
 // try makes one attempt, in at most the probe's timeout.
-func try(ctx context.Context, d dialect, p program.Probe) ([]byte, error) {
+func try(ctx context.Context, d dialect, p program.Probe) error {
 	timeout := p.Timeout
 	if timeout <= 0 {
 		timeout = program.DefaultProbeTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	output, err := d.poll(ctx)
+	err := d.poll(ctx)
 	if err != nil && ctx.Err() == context.DeadlineExceeded {
 		err = fmt.Errorf("no answer within %s", timeout)
 	}
-	return output, err
+	return err
 }
 
 func reason(name string, err error, attempt int) string {
 	text := name + ": ok"
 	if err != nil {
-		text = name + ": " + escape.Line(plain(err), maxOutput)
+		text = name + ": " + escape.Line(plain(err), maxError)
 	}
 	if attempt > 0 && err != nil {
 		text += fmt.Sprintf(" (attempt %d)", attempt)
@@ -210,7 +208,7 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 		state[f.probe] = f
 		healthy := !slices.ContainsFunc(state, func(f finding) bool { return !f.ok })
 		if last == nil || *last != healthy {
-			report(Result{Program: t.Program, Run: t.Run, Ready: healthy, Reason: f.reason, Failures: f.failures, Output: f.output})
+			report(Result{Ready: healthy, Reason: f.reason})
 			last = &healthy
 		}
 	}
@@ -227,7 +225,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 	}
 	healthy, first, successes, failures := true, true, 0, 0
 	for attempt := 1; sleep(ctx, max(interval, minInterval)); attempt++ {
-		output, err := try(ctx, d, p)
+		err := try(ctx, d, p)
 		if ctx.Err() != nil {
 			return
 		}
@@ -244,7 +242,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 		}
 		if healthy != was || (first && err == nil) {
 			first = false
-			found(finding{ok: healthy, reason: reason(d.name, err, attempt), output: escape.Line(string(output), maxOutput), failures: failures})
+			found(finding{ok: healthy, reason: reason(d.name, err, attempt)})
 		}
 	}
 }
@@ -269,7 +267,7 @@ func (w *Watcher) watchdog(ctx context.Context, t Target, timeout time.Duration,
 		}
 		switch {
 		case st.trigger:
-			found(finding{reason: "watchdog: the program asked for it (WATCHDOG=trigger)", failures: 1})
+			found(finding{reason: "watchdog: the program asked for it (WATCHDOG=trigger)"})
 			return
 		case st.pings != pings:
 			pings = st.pings
@@ -285,7 +283,7 @@ func (w *Watcher) watchdog(ctx context.Context, t Target, timeout time.Duration,
 		case <-st.changed:
 		case <-timer.C:
 			healthy = false
-			found(finding{reason: fmt.Sprintf("watchdog: no WATCHDOG=1 within %s", timeout), failures: 1})
+			found(finding{reason: fmt.Sprintf("watchdog: no WATCHDOG=1 within %s", timeout)})
 		}
 	}
 }
