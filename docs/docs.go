@@ -9,7 +9,6 @@ import _ "embed"
 type Topic struct {
 	Name  string // as in agentctl help NAME
 	Short string // one sentence
-	File  string // below docs/
 	Text  string // Markdown
 }
 
@@ -49,16 +48,16 @@ var api string
 // Topics are the documents in the order in which agentctl help lists them.
 func Topics() []Topic {
 	return []Topic{
-		{"manifest", "Every section and key of the manifest, agentbox.toml", "manifest.md", manifest},
-		{"rules", "Every error and warning about a manifest, and what to do", "rules.md", rules},
-		{"states", "The states of a program and what leads from one to another", "states.md", states},
-		{"exit-statuses", "Exit statuses of agentinit and agentctl", "reference/exit-statuses.md", exitStatuses},
-		{"signals", "What each signal to agentinit does", "reference/signals.md", signals},
-		{"environment", "Environment variables that are read and set", "reference/environment.md", environment},
-		{"files", "Files that agentinit reads and writes", "reference/files.md", files},
-		{"event-names", "Every event: when it is published, and its fields", "reference/events.md", events},
-		{"metric-names", "Every metric: type, unit, labels, meaning", "reference/metrics.md", metrics},
-		{"error-codes", "Every code of an error document, with its HTTP status", "reference/errors.md", errorCodes},
-		{"api", "The HTTP API, with a first request", "reference/api.md", api},
+		{"manifest", "Every section and key of the manifest, agentbox.toml", manifest},
+		{"rules", "Every error and warning about a manifest, and what to do", rules},
+		{"states", "The states of a program and what leads from one to another", states},
+		{"exit-statuses", "Exit statuses of agentinit and agentctl", exitStatuses},
+		{"signals", "What each signal to agentinit does", signals},
+		{"environment", "Environment variables that are read and set", environment},
+		{"files", "Files that agentinit reads and writes", files},
+		{"event-names", "Every event: when it is published, and its fields", events},
+		{"metric-names", "Every metric: type, unit, labels, meaning", metrics},
+		{"error-codes", "Every code of an error document, with its HTTP status", errorCodes},
+		{"api", "The HTTP API, with a first request", api},
 	}
 }

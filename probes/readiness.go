@@ -40,7 +40,6 @@ type Readiness struct {
 	nextRank int
 	ready    bool
 	since    time.Time // of the latest change to ready
-	changed  time.Time // of the latest change in either direction
 	down     bool
 	cached   *Verdict // of the present state; nil when it must be built anew
 	recheck  chan struct{}
@@ -55,9 +54,7 @@ type entry struct {
 type Verdict struct {
 	Report
 	// Since is the latest change from unready to ready; zero before the first.
-	Since time.Time
-	// Changed is the latest change in either direction; zero before the first.
-	Changed      time.Time
+	Since        time.Time
 	ShuttingDown bool
 }
 
@@ -159,7 +156,7 @@ func (r *Readiness) Shutdown() {
 	r.down, r.cached = true, nil
 	level := event.Info
 	if r.ready {
-		r.ready, r.changed, level = false, r.now(), event.Warn
+		r.ready, level = false, event.Warn
 	}
 	r.bus.Publish(event.Event{Level: level, Stage: stage, Name: EventShuttingDown,
 		Fields: map[string]any{"reason": ReasonShutdown}})
@@ -200,10 +197,10 @@ func (r *Readiness) settle(q Requirement, how string) {
 	if ready == r.ready {
 		return
 	}
-	r.ready, r.changed = ready, r.now()
+	r.ready = ready
 	fields := map[string]any{"requirement": q.ID, "kind": string(q.Kind), "how": how, "missing": r.missing}
 	if ready {
-		r.since = r.changed
+		r.since = r.now()
 		r.bus.Publish(event.Event{Level: event.Info, Stage: stage, Name: EventReady, Fields: fields})
 		return
 	}
@@ -223,7 +220,7 @@ func (r *Readiness) build() Verdict {
 	for i, e := range list {
 		reqs[i] = e.Requirement
 	}
-	v := Verdict{Report: Evaluate(reqs), Since: r.since, Changed: r.changed, ShuttingDown: r.down}
+	v := Verdict{Report: Evaluate(reqs), Since: r.since, ShuttingDown: r.down}
 	if r.down {
 		v.Ready, v.Reason = false, ReasonShutdown
 	}

@@ -66,14 +66,13 @@ type textState struct {
 // lineShape is the result of scanLine for one line.
 type lineShape struct {
 	equals  int // index of the first = outside strings and brackets, or -1
-	comment int // index of a comment, or -1
 	closing int // brackets that are closed at the beginning of the line
 	end     textState
 }
 
 // scanLine scans one line that begins in state.
 func scanLine(line string, state textState) lineShape {
-	shape := lineShape{equals: -1, comment: -1}
+	shape := lineShape{equals: -1}
 	leading := state.quote == 0
 	for i := 0; i < len(line); {
 		if state.quote != 0 {
@@ -84,7 +83,6 @@ func scanLine(line string, state textState) lineShape {
 		c := line[i]
 		switch {
 		case c == '#':
-			shape.comment = i
 			shape.end = state
 			return shape
 		case c == '"' || c == '\'':

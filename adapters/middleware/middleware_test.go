@@ -499,7 +499,7 @@ func TestSidecarProtocol(t *testing.T) {
 	port, _ := strconv.Atoi(u.Port())
 	car := NewSidecar(port)
 	defer car.Close()
-	s := stack(t, Options{Privacy: PrivacyConfig{Redactor: car, Mask: "[ENTITY]", Entities: []string{"private_person"}}})
+	s := stack(t, Options{Privacy: PrivacyConfig{Redactor: car, Entities: []string{"private_person"}}})
 	text := "Alice"
 	rewrite := func() error {
 		return s.Privacy().Rewrite(t.Context(), adapters.SlotMemory, []adapters.Text{{String: &text}}, nil)
@@ -507,7 +507,7 @@ func TestSidecarProtocol(t *testing.T) {
 	if err := rewrite(); err != nil || text != "[ENTITY]" {
 		t.Errorf("%v %q", err, text)
 	}
-	if got.Text != "Alice" || got.Slot != "memory" || got.Mask != "[ENTITY]" || len(got.Entities) != 1 {
+	if got.Text != "Alice" || got.Slot != "memory" || len(got.Entities) != 1 {
 		t.Errorf("asked %+v", got)
 	}
 	for _, entity := range []string{"private_person", "other"} {

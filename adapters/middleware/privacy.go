@@ -71,7 +71,6 @@ type RedactRequest struct {
 	Text     string   `json:"text"`
 	Slot     string   `json:"slot"`
 	Entities []string `json:"entities"` // empty = all
-	Mask     string   `json:"mask,omitempty"`
 }
 
 // RedactAnswer is the sidecar's answer. Text is nil if the answer had none.
@@ -153,7 +152,6 @@ type PrivacyConfig struct {
 	Redactor Redactor                 // nil = privacy is not enabled
 	Policies map[adapters.Slot]Policy // absent = defaultPolicy
 	Entities []string                 // empty = all
-	Mask     string                   // "" means the redactor's mask, [ENTITY]
 }
 
 // Filter rewrites the text of incoming calls. It is safe for concurrent use.
@@ -295,7 +293,7 @@ func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err 
 		return context.Cause(ctx)
 	}
 	f.metrics.requests.WithLabelValues(string(slot), "redact").Inc()
-	a, err := f.cfg.Redactor.Redact(ctx, RedactRequest{Text: p.text, Slot: string(slot), Entities: f.cfg.Entities, Mask: f.cfg.Mask})
+	a, err := f.cfg.Redactor.Redact(ctx, RedactRequest{Text: p.text, Slot: string(slot), Entities: f.cfg.Entities})
 	if err != nil {
 		return err
 	}

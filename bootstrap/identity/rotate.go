@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 )
 
 // adopt takes over the plaintext private key that the older runtime kept in the identity file.
@@ -24,7 +25,7 @@ func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, management
 	}
 	o := &Opened{Identity: newIdentity(s.cfg.AgentID, plaintext.Public(), known.CreatedAt), Key: plaintext}
 	if known.CreatedAt.IsZero() {
-		o.CreatedAt = stamp(s.now())
+		o.CreatedAt = stamp(time.Now())
 	}
 	o.RotatedAt = known.RotatedAt
 	o.note("the identity file held the private key unencrypted; the key is now encrypted in " + s.keyFile() +
@@ -61,7 +62,7 @@ func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
 	if err := s.archive(); err != nil {
 		return nil, fmt.Errorf("cannot archive the key that is to be replaced: %w", err)
 	}
-	now := stamp(s.now())
+	now := stamp(time.Now())
 	next := &Opened{Identity: newIdentity(s.cfg.AgentID, key.Public(), current.CreatedAt), Key: key}
 	next.RotatedAt, next.Previous = &now, current.PublicKey
 	if err := s.writeIdentity(next.Identity); err != nil {
@@ -77,7 +78,7 @@ func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
 
 // archive copies the files of the key in force to a new directory.
 func (s *Store) archive() error {
-	dir := filepath.Join(s.cfg.Layout.Profile, "archive", stamp(s.now()).Format("20060102T150405.000Z"))
+	dir := filepath.Join(s.cfg.Layout.Profile, "archive", stamp(time.Now()).Format("20060102T150405.000Z"))
 	if err := s.cfg.Files.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

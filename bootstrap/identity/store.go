@@ -48,7 +48,6 @@ type Config struct {
 	QuotaBytes int64
 	// Services are the service endpoints of the DID document.
 	Services []Service
-	Now      func() time.Time // time.Now when nil
 	// Log2N is the cost of scrypt for new files, 1 to 18; 0 means 15. Lower values are for tests.
 	Log2N int
 }
@@ -97,7 +96,6 @@ type Opened struct {
 // Store keeps one identity. Its methods must not be called at the same time.
 type Store struct {
 	cfg Config
-	now func() time.Time
 }
 
 // agentIDs matches valid names of an identity. The name becomes a file name.
@@ -110,11 +108,7 @@ func NewStore(cfg Config) (*Store, error) {
 	if !agentIDs().MatchString(cfg.AgentID) {
 		return nil, fmt.Errorf("AGENTBOX_AGENT_ID is %q; use 1 to 64 letters, digits, '.', '_' and '-', not beginning with a mark", cfg.AgentID)
 	}
-	s := &Store{cfg: cfg, now: cfg.Now}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	return s, nil
+	return &Store{cfg: cfg}, nil
 }
 
 func (s *Store) identityFile() string {
@@ -225,7 +219,7 @@ func (s *Store) create(managementKey string) (*Opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot write the encrypted key %s: %w", s.keyFile(), err)
 	}
-	o := &Opened{Identity: newIdentity(s.cfg.AgentID, key.Public(), s.now()), Key: key, Created: true}
+	o := &Opened{Identity: newIdentity(s.cfg.AgentID, key.Public(), time.Now()), Key: key, Created: true}
 	return o, s.finish(o, true)
 }
 
@@ -240,7 +234,7 @@ func (s *Store) load(known *Identity, sealed []byte, managementKey string, older
 	rewrite := false
 	switch {
 	case known == nil:
-		created := s.now()
+		created := time.Now()
 		if _, info, err := s.cfg.Files.ReadFile(s.keyFile(), maxFile); err == nil {
 			created = info.ModTime()
 		}
@@ -357,7 +351,7 @@ func (s *Store) Prune() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil || s.now().Sub(info.ModTime()) < keepPrevious {
+	if err != nil || time.Since(info.ModTime()) < keepPrevious {
 		return err
 	}
 	if err := s.cfg.Files.Remove(s.previousFile()); err != nil {

@@ -271,8 +271,6 @@ func TestLostIdentityFileIsWrittenAnew(t *testing.T) {
 
 func TestChangedManagementKeyEncryptsAgain(t *testing.T) {
 	p := newPlace(t)
-	now := time.Now()
-	p.cfg.Now = func() time.Time { return now }
 	first := p.open(t)
 	old := read(t, p.keyFile())
 	if _, err := p.store(t).Open("a new management key"); err == nil || !strings.Contains(err.Error(), "MANAGEMENT_API_KEY_PREVIOUS") {
@@ -288,7 +286,10 @@ func TestChangedManagementKeyEncryptsAgain(t *testing.T) {
 	if o, err = p.store(t).Open("a new management key"); err != nil || len(o.Notes) > 0 {
 		t.Fatalf("it was not encrypted again: %v, %v", o, err)
 	}
-	now = now.Add(25 * time.Hour)
+	yesterday := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(p.keyFile()+".previous", yesterday, yesterday); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := p.store(t).Open("a new management key"); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -232,12 +231,8 @@ func (d *Directory) Remove(name string) error {
 
 // Entry is the result of Stat.
 type Entry struct {
-	Name    string
 	Regular bool
-	Size    int64
-	ModTime time.Time
-	UID     uint32
-	Links   uint64 // number of hard links
+	Size    int64 // bytes
 }
 
 // Stat describes a file of the directory. It describes a symbolic link itself, not its target.
@@ -249,10 +244,7 @@ func (d *Directory) Stat(name string) (Entry, error) {
 	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return Entry{}, d.fail("stat", name, err)
 	}
-	return Entry{
-		Name: name, Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size,
-		ModTime: time.Unix(st.Mtim.Unix()), UID: st.Uid, Links: uint64(st.Nlink),
-	}, nil
+	return Entry{Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size}, nil
 }
 
 // Names returns the wanted names in the directory, sorted; more than most of them are an error. It

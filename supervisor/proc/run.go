@@ -12,10 +12,9 @@ import (
 // Result is how a one-shot command ended.
 type Result struct {
 	Exit      Exit
-	Output    []byte        // standard output and error in the order they came, at most maxOutput bytes
-	Truncated bool          // the command wrote more
-	Duration  time.Duration // from start to the end of the process itself
-	Leaked    int           // members of its tree that could not be killed
+	Output    []byte // standard output and error in the order they came, at most maxOutput bytes
+	Truncated bool   // the command wrote more
+	Leaked    int    // members of its tree that could not be killed
 }
 
 // Run runs a command to its end and returns what it printed, up to maxOutput bytes; more is read
@@ -76,7 +75,7 @@ func (o *Owner) await(ctx context.Context, p Process, notices <-chan Exit) (Resu
 				return res, cut
 			}
 			done = nil // it has ended in time
-			res.Exit, res.Duration = e, e.Time.Sub(p.Started)
+			res.Exit = e
 			kill()
 		}
 	}

@@ -23,7 +23,6 @@ type Message struct {
 	Reloading bool
 	Stopping  bool
 	Status    *string // STATUS=, printable, at most 1024 bytes; nil if absent
-	Errno     int     // ERRNO=, 0 if absent
 	// MainPID is the process that the program declares as its main process, 0 if absent. It belongs
 	// to the same run: this was checked.
 	MainPID int
@@ -75,10 +74,6 @@ var messageFields = map[string]func(*Message, string) error{
 		s := escape.Line(v, maxStatus)
 		m.Status = &s
 		return nil
-	},
-	"ERRNO": func(m *Message, v string) (err error) {
-		m.Errno, err = number(v, 1, 4095)
-		return err
 	},
 	"MAINPID": func(m *Message, v string) (err error) {
 		m.MainPID, err = number(v, 1, math.MaxInt32)
