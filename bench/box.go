@@ -129,8 +129,7 @@ func (b *box) wait() error { return errors.Join(b.reap(), b.fifo.Close()) }
 // reap waits until the init has ended. Its exit status does not matter.
 func (b *box) reap() error {
 	err := b.cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil
 	}
 	return err

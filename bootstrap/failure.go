@@ -71,8 +71,7 @@ func (f *Failure) Error() string {
 
 // Summary is Error without the findings of a manifest, which are reported separately.
 func (f *Failure) Summary() string {
-	var findings Findings
-	if errors.As(f.Err, &findings) {
+	if _, ok := errors.AsType[Findings](f.Err); ok {
 		return f.Reason
 	}
 	return f.Error()
@@ -92,8 +91,7 @@ func ExitCode(err error) Code {
 	if err == nil {
 		return ExitOK
 	}
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		return f.Code
 	}
 	return ExitInternal

@@ -64,12 +64,10 @@ func readFileBounded(path string, limit int64) ([]byte, error) {
 
 // unwrapPath returns the reason of a failed file operation without the paths.
 func unwrapPath(err error) error {
-	var one *fs.PathError
-	if errors.As(err, &one) {
+	if one, ok := errors.AsType[*fs.PathError](err); ok {
 		return one.Err
 	}
-	var two *os.LinkError
-	if errors.As(err, &two) {
+	if two, ok := errors.AsType[*os.LinkError](err); ok {
 		return two.Err
 	}
 	return err

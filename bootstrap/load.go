@@ -304,8 +304,7 @@ func manifestFailure(path string, err error) *Failure {
 // refused returns the Failure in err, with its own exit status, or else a failure with
 // ExitManifest.
 func refused(err error) *Failure {
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
 	return fail(ExitManifest, err, "the manifest cannot be used")

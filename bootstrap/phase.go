@@ -205,8 +205,7 @@ func (b *Boot) phaseLevel(s Status) event.Level {
 
 // asFailure turns an error that is not a Failure into one with ExitInternal.
 func asFailure(err error) *Failure {
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
 	return &Failure{Code: ExitInternal, Reason: err.Error(), Err: err}

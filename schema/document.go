@@ -98,8 +98,7 @@ func Unreadable(name string, err error) Finding {
 }
 
 func (d *Document) refused(err error) *Finding {
-	var bad *toml.DecodeError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, col := bad.Position()
 		f := unreadable(d.Name, Position{line, col}, strings.TrimPrefix(bad.Error(), "toml: "))
 		f.Hint = syntaxHint(bad.Error())

@@ -79,7 +79,7 @@ func (s *eventsScript) read(r *rapid.T) {
 	compare(r, s.twins, "history", func(_ int, e adapters.Events) ([]any, error) {
 		var all []any
 		opt := adapters.PageOpt{Limit: size}
-		for pages := 0; pages < 3; pages++ {
+		for range 3 {
 			p, err := e.History(s.ctx, f, opt)
 			if err != nil {
 				return nil, err

@@ -297,8 +297,7 @@ func client(t *testing.T, url string, auth wire.Authorizer) reach {
 // texts, the slot and method, and the id in the log.
 func document(t *testing.T, err error) map[string]any {
 	t.Helper()
-	var coded *adapters.Error
-	if !errors.As(err, &coded) {
+	if _, ok := errors.AsType[*adapters.Error](err); !ok {
 		t.Fatalf("an error without a code: %v", err)
 	}
 	status, body := adapters.Problem(err)

@@ -152,8 +152,7 @@ func readAtMost(name string, limit int64) ([]byte, error) {
 // withoutPath removes the path from a file error, for a message that names the file already. The
 // path may also be that of a temporary file.
 func withoutPath(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
 	return err

@@ -30,8 +30,7 @@ func (e *MissingError) Error() string { return "needs " + e.What }
 // installed.
 func SkipOrFail(t testing.TB, err error) {
 	t.Helper()
-	var missing *MissingError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[*MissingError](err); ok {
 		t.Skip(missing)
 	}
 	if err != nil {

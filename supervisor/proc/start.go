@@ -363,8 +363,7 @@ func (o *Owner) tryOOM(p *process, score int, write func(pid, score int) error, 
 	}
 	p.sentKill = true
 	_ = unix.Kill(p.pid, syscall.SIGKILL) // a start that fails leaves no program behind
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
 	return false, &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}

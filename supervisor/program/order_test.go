@@ -149,8 +149,7 @@ func TestOrderErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	_, err = StopScale(progs("a 1 - 1", "a 1 - 1"), 0)
-	var twice *DuplicateError
-	if !errors.As(err, &twice) {
+	if _, ok := errors.AsType[*DuplicateError](err); !ok {
 		t.Errorf("%v", err)
 	}
 }

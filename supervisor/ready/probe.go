@@ -208,12 +208,10 @@ func inDir(dir, path string) string {
 
 // plain removes those layers of an error that repeat the probe's name.
 func plain(err error) string {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
 	}
-	var dns *net.DNSError
-	if errors.As(err, &dns) {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Error()
 	}
 	return err.Error()

@@ -117,8 +117,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // CodeOf returns the code of the Error in err's chain, or "" if there is none.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return ""
