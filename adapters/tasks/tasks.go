@@ -504,8 +504,9 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 		return adapters.Errorf(adapters.CodeConflict, "the task is %s", status).With("currentStatus", status).Final()
 	}
 	one.stopped = true
+	agent := one.record.AgentID
 	m.mu.Unlock()
-	if _, err := m.cfg.Orchestrator.TerminateAgent(ctx, one.record.AgentID, stopGrace); err != nil && !errors.Is(err, adapters.ErrNotFound) {
+	if _, err := m.cfg.Orchestrator.TerminateAgent(ctx, agent, stopGrace); err != nil && !errors.Is(err, adapters.ErrNotFound) {
 		return err
 	}
 	select {
