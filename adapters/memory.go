@@ -145,7 +145,7 @@ func (o StoreOpt) check(key, value, namespace string) error {
 	if o.Embedding == nil {
 		return nil
 	}
-	return CheckFinite("embedding", o.Embedding, MaxEmbeddingDim)
+	return CheckEmbedding(o.Embedding)
 }
 
 func (o SearchOpt) check(query string) error {
@@ -172,5 +172,5 @@ func (o SearchOpt) check(query string) error {
 	if o.Embedding == nil {
 		return nil
 	}
-	return CheckFinite("embedding", o.Embedding, MaxEmbeddingDim)
+	return CheckEmbedding(o.Embedding)
 }

@@ -261,7 +261,7 @@ func (s *Set) disconnect(ctx context.Context) error {
 		}
 		share := time.Until(deadline) / time.Duration(i+1)
 		one, cancel := context.WithTimeout(ctx, share)
-		if err := bounded(one, 0, u.target().Disconnect); err != nil {
+		if err := bounded(one, u.target().Disconnect); err != nil {
 			errs = append(errs, AsError(err).At(u.port.slot, "disconnect"))
 		}
 		cancel()
@@ -279,10 +279,10 @@ func (s *Set) disconnect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// bounded runs f and returns at most grace after ctx has ended, even if f ignores ctx: an adapter
-// that hangs must not hang the box. A panic of f becomes an error.
-func bounded(ctx context.Context, grace time.Duration, f func(context.Context) error) error {
-	err, _ := await(ctx, grace, launch(ctx, f))
+// bounded runs f and returns when ctx has ended, even if f ignores ctx: an adapter that hangs must
+// not hang the box. A panic of f becomes an error.
+func bounded(ctx context.Context, f func(context.Context) error) error {
+	err, _ := await(ctx, 0, launch(ctx, f))
 	return err
 }
 

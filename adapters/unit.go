@@ -179,7 +179,7 @@ func ask(ctx context.Context, a Adapter) Health {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
 	answer := make(chan Health, 1)
-	err := bounded(ctx, 0, func(ctx context.Context) error {
+	err := bounded(ctx, func(ctx context.Context) error {
 		answer <- a.Health(ctx)
 		return nil
 	})
@@ -347,7 +347,7 @@ func drain(p *plug, a Adapter, connecting <-chan error) {
 	last, cancelLast := context.WithTimeout(context.Background(), disconnectLimit)
 	defer cancelLast()
 	// The adapter is out of service already, so its error changes nothing.
-	_ = bounded(last, 0, a.Disconnect)
+	_ = bounded(last, a.Disconnect)
 }
 
 // close makes the slot refuse all further calls.

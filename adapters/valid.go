@@ -189,14 +189,14 @@ func CheckElements(field string, raw []byte, limit int) error {
 	return nil
 }
 
-// CheckFinite refuses NaN and infinities, and anything but 1-limit numbers.
-func CheckFinite(field string, v []float32, limit int) error {
-	if len(v) == 0 || len(v) > limit {
-		return Invalid(field, "must hold 1-%d numbers", limit).With("limit", limit)
+// CheckEmbedding refuses NaN and infinities, and anything but 1-MaxEmbeddingDim numbers.
+func CheckEmbedding(v []float32) error {
+	if len(v) == 0 || len(v) > MaxEmbeddingDim {
+		return Invalid("embedding", "must hold 1-%d numbers", MaxEmbeddingDim).With("limit", MaxEmbeddingDim)
 	}
 	for _, x := range v {
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-			return Invalid(field, "holds a number that is not finite")
+			return Invalid("embedding", "holds a number that is not finite")
 		}
 	}
 	return nil

@@ -318,7 +318,7 @@ func (x *External) Subscribe(ctx context.Context, filter adapters.EventFilter, f
 	if !from.Live {
 		q.Set("after", strconv.FormatUint(from.After, 10))
 	}
-	stream, err := sink.client.Events(ctx, "/v1/events/stream", q, "")
+	stream, err := sink.client.Events(ctx, "/v1/events/stream", q)
 	if errors.Is(err, adapters.ErrNotFound) {
 		err = adapters.Unsupported("stream", "the sink has no event stream")
 	}

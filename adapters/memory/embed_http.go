@@ -215,7 +215,7 @@ func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
 		if err != nil {
 			return nil, lied("holds something that is no vector")
 		}
-		if adapters.CheckFinite("embedding", v, adapters.MaxEmbeddingDim) != nil {
+		if adapters.CheckEmbedding(v) != nil {
 			return nil, lied("holds a vector that is empty, too long or not finite")
 		}
 		if _, ok := unit(v); !ok {

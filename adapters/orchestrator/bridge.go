@@ -152,7 +152,7 @@ func (b *Bridge) Attach(ctx context.Context, conn io.ReadWriteCloser) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := &hosted{bridge: b, server: newServer(b.cfg.Local)}
-	s := newSession(ctx, conn, h, false)
+	s := newSession(ctx, conn, h)
 	h.session = s
 	if refused := b.take(cancel); refused != nil {
 		return turnAway(s, refused)
@@ -203,6 +203,7 @@ type hosted struct {
 	session *session
 }
 
+// greet answers initialize, the first call of the peer. An error ends the session.
 func (h *hosted) greet(raw json.RawMessage) (any, error) {
 	g, err := params[greeting](raw)
 	if err != nil {
@@ -225,7 +226,8 @@ func (h *hosted) greet(raw json.RawMessage) (any, error) {
 	return ourGreeting(), nil
 }
 
-func (h *hosted) notice(_ *session, method string, raw json.RawMessage) {
+// notice takes a notification. It must not block.
+func (h *hosted) notice(method string, raw json.RawMessage) {
 	switch method {
 	case rpcUnsubscribe:
 		h.unsubscribe(raw)

@@ -133,6 +133,8 @@ func params[T any](raw json.RawMessage) (T, error) {
 	return p, nil
 }
 
+// serve serves a call of the host. If err is nil, result is the answer. after, if it is not nil, runs
+// in a goroutine when the answer has been queued.
 func (v *server) serve(ctx context.Context, s *session, method string, raw json.RawMessage) (result any, after func(), err error) {
 	switch method {
 	case rpcSpawn:

@@ -28,22 +28,12 @@ const (
 // errDetached is the ordinary end of a session: the peer closed the channel.
 var errDetached = errors.New("the peer has closed the channel")
 
-// handler serves the calls of a peer. If err is nil, result is the answer. after, if it is not nil,
-// runs in a goroutine when the answer has been queued.
-type handler interface {
-	// greet answers initialize, the first call of the peer; false ends the session.
-	greet(params json.RawMessage) (result any, err error)
-	serve(ctx context.Context, s *session, method string, params json.RawMessage) (result any, after func(), err error)
-	// notice takes a notification. It must not block.
-	notice(s *session, method string, params json.RawMessage)
-}
-
 // session is one attached channel. It reads and writes lines, matches answers to calls, and checks
 // that the peer is alive. It keeps at most callsServed calls of the peer and linesQueued lines for
 // it.
 type session struct {
-	rwc     io.ReadWriteCloser
-	handler handler
+	rwc  io.ReadWriteCloser
+	host *hosted
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -60,18 +50,13 @@ type session struct {
 	pending map[uint64]func(message)
 }
 
-// newSession makes a session. greeted says that the peer need not introduce itself, because this
-// side does.
-func newSession(ctx context.Context, rwc io.ReadWriteCloser, h handler, greeted bool) *session {
+func newSession(ctx context.Context, rwc io.ReadWriteCloser, h *hosted) *session {
 	s := &session{
-		rwc: rwc, handler: h, out: make(chan []byte, linesQueued), urgent: make(chan []byte, 8),
+		rwc: rwc, host: h, out: make(chan []byte, linesQueued), urgent: make(chan []byte, 8),
 		inputs: make(chan func(), linesQueued), pong: make(chan struct{}, 1), greeted: make(chan struct{}),
 		serving: make(chan struct{}, callsServed), pending: make(map[uint64]func(message)),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	if greeted {
-		close(s.greeted)
-	}
 	return s
 }
 
@@ -136,7 +121,7 @@ func (s *session) take(line []byte) error {
 		return s.greet(m)
 	case m.ID == nil:
 		if *m.Method != rpcInput {
-			s.handler.notice(s, *m.Method, m.Params)
+			s.host.notice(*m.Method, m.Params)
 			return nil
 		}
 	case *m.Method == "ping":
@@ -152,7 +137,7 @@ func (s *session) greet(m message) error {
 		// greetLimit limits its time for the right call.
 		return s.answer(m.ID, nil, invalid("initialize comes first"))
 	}
-	result, err := s.handler.greet(m.Params)
+	result, err := s.host.greet(m.Params)
 	if err != nil {
 		return errors.Join(s.answer(m.ID, nil, toRPC(err)), err)
 	}
@@ -197,7 +182,7 @@ func (s *session) feedInputs() {
 }
 
 func (s *session) serve(m message) {
-	result, after, err := s.handler.serve(s.ctx, s, *m.Method, m.Params)
+	result, after, err := s.host.serve(s.ctx, s, *m.Method, m.Params)
 	if m.ID == nil {
 		return
 	}

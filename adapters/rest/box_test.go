@@ -98,7 +98,7 @@ func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter, chain ...mi
 type principalKey struct{}
 
 // serve starts a server for the slots, with a stand-in for the authentication of a box (principalOf).
-func (b *box) serve(slots rest.Slots, opts ...option) {
+func (b *box) serve(slots *adapters.Set, opts ...option) {
 	cfg := rest.Config{
 		Slots: slots, Version: "1.2.3",
 		Principal: func(ctx context.Context) (rest.Principal, bool) {

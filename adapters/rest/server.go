@@ -23,21 +23,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
-// Slots are the wrapped slots of a box. *adapters.Set implements it.
-type Slots interface {
-	Beads() adapters.Beads
-	Pods() adapters.Pods
-	Memory() adapters.Memory
-	Events() adapters.Events
-	Orchestrator() adapters.Orchestrator
-	Status() []adapters.SlotStatus
-}
-
-var _ Slots = (*adapters.Set)(nil)
-
 // Config configures a Server. Slots and Principal are required.
 type Config struct {
-	Slots Slots
+	Slots *adapters.Set
 	// Principal returns the caller of a request. If it returns false, the answer is 401.
 	Principal func(context.Context) (Principal, bool)
 	// Version is the version of agentinit.

@@ -42,11 +42,11 @@ type EventStream struct {
 }
 
 // Events opens a stream. It makes the first connection before it returns, so a peer without a
-// stream gives an error here. lastID resumes; with "" the server chooses the start. The stream ends
-// with ctx, with Close, or with an answer that a retry cannot change.
-func (c *Client) Events(ctx context.Context, path string, query url.Values, lastID string) (*EventStream, error) {
+// stream gives an error here. The stream ends with ctx, with Close, or with an answer that a retry
+// cannot change.
+func (c *Client) Events(ctx context.Context, path string, query url.Values) (*EventStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &follower{client: c, path: path, query: query, lastID: lastID, retry: sseRetry}
+	f := &follower{client: c, path: path, query: query, retry: sseRetry}
 	res, err := f.open(ctx)
 	if err != nil {
 		cancel()

@@ -288,7 +288,7 @@ func TestPeersThatMisbehave(t *testing.T) {
 					return nil
 				}},
 				{Name: "events", Answer: contract.Followed, Call: func(ctx context.Context) error {
-					s, err := c.Events(ctx, "/stream", nil, "")
+					s, err := c.Events(ctx, "/stream", nil)
 					if err != nil {
 						return err
 					}
@@ -416,7 +416,7 @@ func TestEventStreamResumes(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		fmt.Fprintf(w, ": hello\r\nretry: 10\nid: %d\nevent: tick\ndata: a\ndata:  b\n\nid: torn\ndata: never", n)
 	}))
-	s, err := c.Events(t.Context(), "/stream", url.Values{"after": {"0"}}, "")
+	s, err := c.Events(t.Context(), "/stream", url.Values{"after": {"0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestEventStreamEndsWithCloseAndContext(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}))
-	s, err := c.Events(t.Context(), "/", nil, "")
+	s, err := c.Events(t.Context(), "/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +460,7 @@ func TestEventStreamEndsWithCloseAndContext(t *testing.T) {
 
 func TestAPeerWithoutAStreamIsUnsupported(t *testing.T) {
 	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
-	if _, err := c.Events(t.Context(), "/", nil, ""); !errors.Is(err, adapters.ErrUnsupported) {
+	if _, err := c.Events(t.Context(), "/", nil); !errors.Is(err, adapters.ErrUnsupported) {
 		t.Errorf("got %v", err)
 	}
 }

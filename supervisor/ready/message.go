@@ -76,7 +76,7 @@ var messageFields = map[string]func(*Message, string) error{
 		return nil
 	},
 	"MAINPID": func(m *Message, v string) (err error) {
-		m.MainPID, err = number(v, 1, math.MaxInt32)
+		m.MainPID, err = number(v, math.MaxInt32)
 		return err
 	},
 	"EXTEND_TIMEOUT_USEC": func(m *Message, v string) (err error) {
@@ -110,16 +110,16 @@ func flag(field func(*Message) *bool) func(*Message, string) error {
 	}
 }
 
-func number(v string, low, high int) (int, error) {
+func number(v string, high int) (int, error) {
 	n, err := strconv.Atoi(v)
-	if err != nil || n < low || n > high {
-		return 0, fmt.Errorf("%q is not a number from %d to %d", escape.Line(v, 32), low, high)
+	if err != nil || n < 1 || n > high {
+		return 0, fmt.Errorf("%q is not a number from 1 to %d", escape.Line(v, 32), high)
 	}
 	return n, nil
 }
 
 // microseconds accepts 1 µs to about 292,000 years, the range of time.Duration.
 func microseconds(v string) (time.Duration, error) {
-	n, err := number(v, 1, math.MaxInt64/int(time.Microsecond))
+	n, err := number(v, math.MaxInt64/int(time.Microsecond))
 	return time.Duration(n) * time.Microsecond, err
 }
