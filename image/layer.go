@@ -2,10 +2,10 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -142,23 +142,7 @@ func layer(files []entry) ([]byte, error) {
 			}
 		}
 	}
-	sorted := make([]entry, 0, len(byName))
-	for _, e := range byName {
-		sorted = append(sorted, e)
-	}
-	slices.SortFunc(sorted, func(a, b entry) int { return cmp.Compare(a.name, b.name) })
-
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, e := range sorted {
-		if err := writeEntry(w, e); err != nil {
-			return nil, fmt.Errorf("/%s: %w", e.name, err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
+	return pack(slices.SortedFunc(maps.Values(byName), func(a, b entry) int { return cmp.Compare(a.name, b.name) }))
 }
 
 func isSkeleton(name string) bool {

@@ -167,7 +167,7 @@ func pack(files []entry) ([]byte, error) {
 	w := tar.NewWriter(&buf)
 	for _, e := range files {
 		if err := writeEntry(w, e); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("/%s: %w", e.name, err)
 		}
 	}
 	err := w.Close()

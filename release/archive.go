@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,7 +43,7 @@ func targz(prefix string, files map[string]file) ([]byte, error) {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out) // the gzip header contains no name and no time
 	w := tar.NewWriter(z)
-	for _, name := range sorted(all) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
 		h := &tar.Header{Name: prefix + name, Mode: f.mode, Size: int64(len(f.data)), ModTime: packedAt, Format: tar.FormatUSTAR, Typeflag: tar.TypeReg}
 		if strings.HasSuffix(name, "/") {

@@ -14,7 +14,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -147,7 +150,7 @@ func (o *options) pack(builds []build, licenses *licenses, stdout io.Writer) err
 		return err
 	}
 	var sums strings.Builder
-	for _, name := range sorted(result) {
+	for _, name := range slices.Sorted(maps.Keys(result)) {
 		if err := os.WriteFile(filepath.Join(o.out, name), result[name], 0o644); err != nil {
 			return err
 		}
@@ -157,15 +160,6 @@ func (o *options) pack(builds []build, licenses *licenses, stdout io.Writer) err
 	return os.WriteFile(filepath.Join(o.out, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }
 
-func sorted[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // tree is the content of a tarball and of a package: binaries, documents, man pages and examples.
 // The names are relative to the top directory.
 func (o *options) tree(b build, licenses *licenses) (map[string]file, error) {
@@ -173,34 +167,21 @@ func (o *options) tree(b build, licenses *licenses) (map[string]file, error) {
 	for name, data := range b.files {
 		files["bin/"+name] = file{data: data, mode: 0o755}
 	}
-	for _, name := range []string{"LICENSE", "README.md"} {
-		data, err := os.ReadFile(filepath.Join(o.root, name))
-		if err != nil {
-			return nil, err
+	for _, pattern := range []string{"LICENSE", "README.md", "examples/*.toml", "docs/man/*.[0-9]"} {
+		names, err := fs.Glob(os.DirFS(o.root), pattern)
+		if err != nil || len(names) == 0 {
+			return nil, errors.Join(fmt.Errorf("there is no %s in %s", pattern, o.root), err)
 		}
-		files[name] = file{data: data, mode: 0o644}
-	}
-	examples, err := filepath.Glob(filepath.Join(o.root, "examples", "*.toml"))
-	if err != nil || len(examples) == 0 {
-		return nil, fmt.Errorf("no examples in %s: %w", o.root, err)
-	}
-	for _, name := range examples {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return nil, err
+		for _, name := range names {
+			data, err := os.ReadFile(filepath.Join(o.root, name))
+			if err != nil {
+				return nil, err
+			}
+			if section, page := strings.CutPrefix(path.Ext(name), "."); page && path.Dir(name) == "docs/man" {
+				name = "share/man/man" + section + "/" + path.Base(name)
+			}
+			files[name] = file{data: data, mode: 0o644}
 		}
-		files["examples/"+filepath.Base(name)] = file{data: data, mode: 0o644}
-	}
-	pages, err := filepath.Glob(filepath.Join(o.root, "docs", "man", "*.[0-9]"))
-	if err != nil || len(pages) == 0 {
-		return nil, fmt.Errorf("no man pages in %s: %w", o.root, err)
-	}
-	for _, name := range pages {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		files["share/man/man"+strings.TrimPrefix(filepath.Ext(name), ".")+"/"+filepath.Base(name)] = file{data: data, mode: 0o644}
 	}
 	return files, nil
 }

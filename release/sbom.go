@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -94,7 +96,7 @@ func sbom(version string, builds []build, l *licenses) ([]byte, error) {
 		}
 	}
 	b.Relations = append([]relation{all}, b.Relations...)
-	for _, std := range sorted(goVersions) {
+	for _, std := range slices.Sorted(maps.Keys(goVersions)) {
 		_, v, _ := strings.Cut(std, "@")
 		b.Components = append(b.Components, component{Type: "library", Ref: std, Name: "std", Version: v, Licenses: under("BSD-3-Clause"), PURL: std})
 	}
