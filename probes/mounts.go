@@ -120,7 +120,7 @@ func (r *Readiness) followMount(ctx context.Context, path string, check MountChe
 	})
 }
 
-// every calls f now, again after the time that f returns, and at each Recheck, until ctx ends.
+// every calls f now, again after the time that f returns, and at the seal, until ctx ends.
 func (r *Readiness) every(ctx context.Context, f func() time.Duration) {
 	t := time.NewTimer(0)
 	defer t.Stop()

@@ -92,25 +92,14 @@ func (r *Readiness) Set(q Requirement) {
 	r.count(e.Met, q.Met)
 	e.Requirement = q
 	if q.ID == SentinelID && q.Met {
-		r.wakeLocked()
+		// A directory that the boot has made must not count as missing until the next cycle.
+		close(r.recheck)
+		r.recheck = make(chan struct{})
 	}
 	r.settle(q, "set")
 }
 
-// Recheck makes FollowMounts and FollowRelays check now instead of at their next cycle. The seal
-// calls it, so that a directory that the boot has made does not count as missing.
-func (r *Readiness) Recheck() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wakeLocked()
-}
-
-func (r *Readiness) wakeLocked() {
-	close(r.recheck)
-	r.recheck = make(chan struct{})
-}
-
-// rechecked returns a channel that the next Recheck closes.
+// rechecked returns a channel that the seal closes: FollowMounts and FollowRelays then check again.
 func (r *Readiness) rechecked() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -337,7 +337,7 @@ func TestSealLooksAtMountsAtOnce(t *testing.T) {
 			t.Fatalf("got %+v", r.Verdict())
 		}
 		there.Store(false)
-		r.Recheck()
+		time.Sleep(Cycle)
 		synctest.Wait()
 		if r.Ready() {
 			t.Fatal("the mount is gone and was looked at")

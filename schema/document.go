@@ -405,12 +405,6 @@ func (d *Document) KeyPos(keys ...string) Position {
 	return Position{}
 }
 
-// Pos is the position of the value at a dotted path of bare keys or, if it is absent, of the
-// nearest table above.
-func (d *Document) Pos(path string) Position {
-	return d.ValuePos(strings.Split(path, ".")...)
-}
-
 // ValuePos is the position of the value or, if it is absent, of the nearest table above.
 func (d *Document) ValuePos(keys ...string) Position {
 	if m := d.mark(keys...); m != nil {

@@ -204,7 +204,7 @@ func TestStructsAndShapeAgree(t *testing.T) {
 
 func TestPositions(t *testing.T) {
 	_, d, findings := load(t, "[core]\n  orchestration = \"x\"\n[[artifacts]]\nid='a'\n[[artifacts]]\nid = 'b'\nassets = [ 'x',\n 'y', 3 ]\n\"we\\nird\" = 1\n")
-	if p := d.Pos("core.orchestration"); p != (Position{2, 19}) {
+	if p := d.ValuePos("core", "orchestration"); p != (Position{2, 19}) {
 		t.Errorf("value at %v", p)
 	}
 	if p := d.KeyPos("artifacts", "[1]", "id"); p != (Position{6, 1}) {
