@@ -253,9 +253,6 @@ func (m *mark) value(data []byte, v *unstable.Node, start uint32) {
 // floats float64. The tree must not be changed.
 func (d *Document) Raw() map[string]any { return d.raw }
 
-// Text is the text as read. It must not be changed.
-func (d *Document) Text() []byte { return d.text }
-
 // At returns the value at the given keys. A number in brackets ("[0]") is the index of an array.
 func (d *Document) At(keys ...string) (any, bool) {
 	var v any = d.raw

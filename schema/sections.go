@@ -196,6 +196,9 @@ func privacyShape() *shape {
 	policy := func(slot, def string) key {
 		return field(slot, enum("strict: redact or refuse. soft: redact when possible, write anyway otherwise and count it. off: no call.", "strict", "soft", "off").def(def))
 	}
+	direction := func(name, variable string) key {
+		return field(name, enum("For programs that pass prompts on: they get it as "+variable+". No prompt passes through agentinit.", "strict", "soft", "off").def("soft"))
+	}
 	return table("Redaction of personal data before it is stored or sent.",
 		field("enabled", onOff("Starts the redaction sidecar. OPF_ENABLED.")),
 		field("mode", enum("Where the model runs (E022, E023). OPF_MODE.", "off", "local-gpu", "local-cpu").def("off")),
@@ -204,7 +207,7 @@ func privacyShape() *shape {
 		field("model", text("Model identifier. OPF_MODEL.").def("openai/privacy-filter")),
 		field("policy", table("What happens for each slot and direction. OPF_POLICY_<SLOT>.",
 			policy("pods", "strict"), policy("memory", "strict"), policy("events", "soft"), policy("beads", "soft"),
-			policy("orchestrator", "off"), policy("inbound", "soft"), policy("outbound", "soft"),
+			policy("orchestrator", "off"), direction("inbound", "OPF_POLICY_INBOUND"), direction("outbound", "OPF_POLICY_OUTBOUND"),
 		)),
 		field("entities", table("What is redacted.",
 			field("enabled", list("Kinds of personal data; an empty list means all eight.", enum("", "account_number",

@@ -32,13 +32,7 @@ const (
 	PolicyOff    Policy = "off"    // the redactor is not called
 )
 
-// The prompt paths have policies like the five slots.
-const (
-	PathInbound  adapters.Slot = "inbound"
-	PathOutbound adapters.Slot = "outbound"
-)
-
-// defaultPolicy is the policy of a slot or prompt path that names none.
+// defaultPolicy is the policy of a slot that names none.
 func defaultPolicy(slot adapters.Slot) Policy {
 	switch slot {
 	case adapters.SlotPods, adapters.SlotMemory:
@@ -190,9 +184,9 @@ func (f *Filter) middleware(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// Rewrite masks private parts of texts in place, by the policy of slot, which is a slot or a prompt
-// path. check, if not nil, checks the result. If the redactor made a text longer than allowed, that
-// counts as a failure of the redactor.
+// Rewrite masks private parts of texts in place, by the policy of slot. check, if not nil,
+// checks the result. If the redactor made a text longer than allowed, that counts as a failure of the
+// redactor.
 func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapters.Text, check func() error) error {
 	policy := f.policy(slot)
 	if policy == PolicyOff {

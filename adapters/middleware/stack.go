@@ -98,9 +98,6 @@ func (s *Stack) Watch(status func() []adapters.SlotStatus) error {
 	return s.reg.Register(statusCollector{status})
 }
 
-// Privacy is the filter, for prompt paths that do not go through a slot.
-func (s *Stack) Privacy() *Filter { return s.privacy }
-
 // Middleware is the whole chain.
 func (s *Stack) Middleware() adapters.Middleware {
 	return adapters.Chain(s.recoverPanics, s.measure, s.span, s.logCalls, s.deadline,

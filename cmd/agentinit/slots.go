@@ -280,7 +280,6 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 		adapters.SlotPods: middleware.Policy(p.Pods), adapters.SlotMemory: middleware.Policy(p.Memory),
 		adapters.SlotEvents: middleware.Policy(p.Events), adapters.SlotBeads: middleware.Policy(p.Beads),
 		adapters.SlotOrchestrator: middleware.Policy(p.Orchestrator),
-		middleware.PathInbound:    middleware.Policy(p.Inbound), middleware.PathOutbound: middleware.Policy(p.Outbound),
 	}
 }
 
