@@ -150,9 +150,6 @@ func (b *Boot) Document() *schema.Document { return b.Current().Document }
 // Plan is the plan of Current.
 func (b *Boot) Plan() *plan.Plan { return b.Current().Plan }
 
-// Checksum is the checksum of Current: "sha256:" and the digest of the file's bytes.
-func (b *Boot) Checksum() string { return b.Current().Checksum }
-
 // Adopt makes the result of Read the manifest in force: an apply calls it when its programs run.
 // The roots and artifacts stay those of the boot.
 func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
@@ -329,9 +326,6 @@ func (b *Boot) Runs() []Run {
 	}
 	return r.Runs()
 }
-
-// Roots returns the roots. After Load they include the values of the manifest.
-func (b *Boot) Roots() Roots { return b.cfg.Roots }
 
 // ManagementKey is the management key. It is empty before phase 2, and in a plain container without
 // a key in its environment.

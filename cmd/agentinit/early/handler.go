@@ -18,9 +18,8 @@ import (
 // other values the sender can choose them: rt_sigqueueinfo(2) accepts any, and F_SETSIG (fcntl(2))
 // stores other data there.
 const (
-	siUser   = 0    // kill(2)
-	siTkill  = -6   // tgkill(2)
-	siKernel = 0x80 // the kernel itself, for example for a terminal's interrupt key
+	siUser  = 0  // kill(2)
+	siTkill = -6 // tgkill(2)
 )
 
 // ringSize is how many records can wait for Take; then the oldest are overwritten.
