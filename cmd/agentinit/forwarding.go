@@ -31,6 +31,7 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	for _, name := range slices.Sorted(maps.Keys(m.Supervisor.Log.Forward)) {
 		table := m.Supervisor.Log.Forward[name]
 		b.plane.Redact(b.tokenIn(table.TokenEnv))
+		b.plane.Redact(passwordsOf(table.URL)...)
 		for header, value := range table.Headers {
 			if schema.SecretName(header) {
 				b.plane.Redact(value)

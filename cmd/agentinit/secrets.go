@@ -22,9 +22,7 @@ func (b *box) redact(l *bootstrap.Loaded) {
 			if ok && value != "" && l.Manifest.IsSecret(name) {
 				values = append(values, value)
 			}
-			if password := passwordOf(value); password != "" {
-				values = append(values, password)
-			}
+			values = append(values, passwordsOf(value)...)
 		}
 	}
 	look(b.environ)
@@ -34,19 +32,21 @@ func (b *box) redact(l *bootstrap.Loaded) {
 	b.plane.Redact(values...)
 }
 
-// passwordOf returns the password in an address such as DATABASE_URL. A password that equals the
-// user name, as in the examples of most databases, is not returned, because that word occurs
-// anyway.
-func passwordOf(value string) string {
-	if !strings.Contains(value, "://") || !strings.Contains(value, "@") {
-		return ""
+// passwordsOf returns the password in an address such as DATABASE_URL, as it is written there and without
+// its escapes. Drivers accept addresses that net/url refuses, so it is found without net/url. A
+// password that equals the user name, as in the examples of most databases, is not returned, because
+// that word occurs anyway.
+func passwordsOf(value string) []string {
+	_, rest, _ := strings.Cut(value, "://")
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		rest = rest[:end]
 	}
-	u, err := url.Parse(value)
-	if err != nil || u.User == nil {
-		return ""
+	user, password, ok := strings.Cut(rest[:max(strings.LastIndexByte(rest, '@'), 0)], ":")
+	if !ok || password == user {
+		return nil
 	}
-	if password, ok := u.User.Password(); ok && password != u.User.Username() {
-		return password
+	if unescaped, err := url.PathUnescape(password); err == nil && unescaped != password {
+		return []string{password, unescaped}
 	}
-	return ""
+	return []string{password}
 }
