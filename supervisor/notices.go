@@ -39,6 +39,10 @@ func (s *System) route(e proc.Exit) {
 func (s *System) note(r *systemRun, e proc.Exit) {
 	n := Notice{Program: r.key.name, Run: r.key.run}
 	if e.Kind == proc.Exited {
+		if r.proc.Slave != nil {
+			// Until now, the output of the terminal had no end, even while the program had it closed.
+			_ = r.proc.Slave.Close() // closing a terminal loses no data
+		}
 		exit := exitOf(e)
 		// The reaper can see the end before the launcher has noted the start.
 		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)

@@ -231,7 +231,7 @@ func (r *systemRun) drop() {
 	if r.capture != nil && (r.spec.Kill != program.KillProcess || r.proc.ID == 0) {
 		r.capture.Abandon()
 	}
-	for _, f := range []*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY} {
+	for _, f := range []*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY, r.proc.Slave} {
 		if f != nil {
 			_ = f.Close() // closing pipes and a terminal loses no data
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -199,6 +202,38 @@ func TestRealPrograms(t *testing.T) {
 	}
 	if _, ok := b.sys.Crashes()["job"]; ok {
 		t.Error("a completed job has a crash record")
+	}
+}
+
+// A program may close its terminal and open it again: agentinit must not take that for the end of the
+// output.
+func TestRealTerminalIsOpenedAgain(t *testing.T) {
+	dir := t.TempDir()
+	closed, again := filepath.Join(dir, "closed"), filepath.Join(dir, "again")
+	for _, fifo := range []string{closed, again} {
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newRealBox(t, Config{}, spec("web", shell(fmt.Sprintf(`t=$(tty)
+exec <&- >&- 2>&-
+: >%s
+read -r go <%s
+echo hello >"$t"
+exec sleep 1000`, closed, again)), func(s *program.Spec) { s.TTY = true }))
+	b.sup.Boot()
+	lines := b.plane.Subscribe("web", b.await("web", in(program.Running)).Run, regexp.MustCompile("hello"))
+	defer lines.Close()
+	if _, err := os.ReadFile(closed); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(again, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lines.C:
+	case <-time.After(patience):
+		t.Error("the line does not come")
 	}
 }
 

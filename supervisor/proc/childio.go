@@ -16,6 +16,7 @@ type childIO struct {
 	child []*os.File // agentinit closes these after the fork
 	stdin *os.File   // the end that the caller gets
 	tty   *os.File   // the end that the caller gets
+	slave *os.File   // of tty
 	ctty  int        // if there is a tty: which of the new process's descriptors is the terminal
 }
 
@@ -105,7 +106,7 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 			io.closeChildSide()
 			return nil, &StartError{Op: "terminal", Err: err}
 		}
-		io.tty, io.child = master, append(io.child, slave)
+		io.tty, io.slave = master, slave
 		io.ctty = -1
 		for i := range 3 {
 			if files[i] == nil {
@@ -138,11 +139,10 @@ func (io *childIO) closeChildSide() {
 }
 
 func (io *childIO) closeOurSide() {
-	if io.stdin != nil {
-		io.stdin.Close()
-	}
-	if io.tty != nil {
-		io.tty.Close()
+	for _, f := range []*os.File{io.stdin, io.tty, io.slave} {
+		if f != nil {
+			f.Close()
+		}
 	}
 }
 

@@ -106,6 +106,7 @@ type Process struct {
 	Started time.Time
 	Stdin   *os.File // with StdinPipe; the caller closes it
 	TTY     *os.File // with TTY; the caller closes it
+	Slave   *os.File // the other end of TTY; the caller closes it, but not before the process has exited
 	Bounds  []Bound  // its limits of processes and memory
 }
 

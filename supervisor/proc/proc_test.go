@@ -233,6 +233,8 @@ func TestStdinPipeAndTTY(t *testing.T) {
 	c.TTY = true
 	p = mustStart(t, o, c)
 	defer p.TTY.Close()
+	next(t, o, p.ID, Exited)
+	p.Slave.Close()
 	// A read from a terminal without open slaves returns EIO.
 	b, err := io.ReadAll(p.TTY)
 	if !strings.Contains(string(b), "yes") || !errors.Is(err, syscall.EIO) {

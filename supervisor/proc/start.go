@@ -84,7 +84,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 		io.closeOurSide()
 		return Process{}, err
 	}
-	return Process{ID: p.id, PID: p.pid, Started: p.started, Stdin: io.stdin, TTY: io.tty, Bounds: p.bounds}, nil
+	return Process{ID: p.id, PID: p.pid, Started: p.started, Stdin: io.stdin, TTY: io.tty, Slave: io.slave, Bounds: p.bounds}, nil
 }
 
 // reserve gives p its id before the fork, because the tag in the environment contains it. From here
