@@ -28,6 +28,25 @@ type generation struct {
 
 	inherited int64  // bytes that were in the file when it was first opened
 	queued    []span // places written from the queue's memory, while a ring has the text as text
+	marks     []span // places without text: when the text came that rings have forgotten
+}
+
+// mostMarks bounds the marks of one file. When it is reached, every second mark goes: the older the text
+// is, the less exact is its time.
+const mostMarks = 256
+
+// mark records when a chunk came that a ring is about to forget. Otherwise a reader of the file would take
+// all text that is forgotten for as new as the first line that is not.
+func (g *generation) mark(c *chunk) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.marks) == mostMarks {
+		for i := range mostMarks / 2 {
+			g.marks[i] = g.marks[2*i+1]
+		}
+		g.marks = g.marks[:mostMarks/2]
+	}
+	g.marks = append(g.marks, span{off: c.off, end: c.off, seq: c.seq, time: c.time})
 }
 
 // enqueue records where a piece of the queue was written. What the rings have forgotten meanwhile

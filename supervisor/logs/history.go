@@ -16,7 +16,8 @@ import (
 // that the rings have forgotten. A part of a file that no ring refers to is called a gap. So each
 // byte of a file is returned once.
 
-// span is a part of a file that some ring refers to or has as text.
+// span is a part of a file that some ring refers to or has as text, or a place without text
+// (generation.marks).
 type span struct {
 	off, end int64
 	seq      uint64 // of the first line
@@ -82,7 +83,7 @@ func (r *reader) gaps() []*gapSource {
 	for i, f := range sinks {
 		files := f.logFiles(listed[i], known[f.path], &r.query)
 		for i := range files {
-			files[i].alone = len(files[i].spans) == 0
+			files[i].alone = !slices.ContainsFunc(files[i].spans, func(s span) bool { return s.end > s.off })
 		}
 		o := f.options.Load()
 		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, files: files, limit: forgot[o.Program] + 1, lost: failed[i], frame: framer{max: o.MaxLine}})
@@ -145,6 +146,7 @@ func (p *Plane) covered() map[string][]*covered {
 				spans = append(spans, s)
 			}
 		}
+		spans = append(spans, gen.marks...)
 		gen.mu.RUnlock()
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
 		log, isOld := rotated.Log(c.path)

@@ -702,6 +702,30 @@ func TestCursorOfForgottenLines(t *testing.T) {
 	}
 }
 
+// The ring has forgotten most of a file. A reader of the file still knows roughly when the lines came.
+func TestTimesOfForgottenLines(t *testing.T) {
+	const runs = 5 * mostMarks // a mark for four of them, so that every second mark goes
+	const inexact = 16
+	p := newPlane(t, Config{RingBytes: 4096})
+	path := filepath.Join(t.TempDir(), "log")
+	var border time.Time
+	for run := range uint64(runs) {
+		if run == runs/2 {
+			border = time.Now()
+		}
+		capture(t, p, Options{Program: "web", Run: run + 1, Path: path}, "hello\n")
+	}
+	if n := len(all(p, Query{Files: true, Lines: runs})); n != runs {
+		t.Errorf("there are %d lines, want %d", n, runs)
+	}
+	if n := len(all(p, Query{Files: true, Until: border})); n > runs/2 || n < runs/2-inexact {
+		t.Errorf("%d lines of the first half, want about %d", n, runs/2)
+	}
+	if n := len(all(p, Query{Files: true, Since: border})); n < runs/2 || n > runs/2+inexact {
+		t.Errorf("%d lines of the second half, want about %d", n, runs/2)
+	}
+}
+
 // stdout and stderr share a file, and the rings have forgotten most of it. The reader gets the lines
 // in the order of the file, wherever they come from.
 func TestOrderOfTwoStreamsInOneFile(t *testing.T) {

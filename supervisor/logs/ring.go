@@ -247,6 +247,9 @@ func (r *ring) dropOldest() {
 	seg := r.segs[0]
 	if n := len(seg.chunks); n > 0 {
 		r.forgot.Store(seg.chunks[n-1].lastSeq())
+		if c := &seg.chunks[0]; c.file != nil && !c.cont { // a mark within a line would divide it
+			c.file.mark(c)
+		}
 	}
 	r.segs[0] = nil // the array behind the slice stays in memory; the long line must not
 	r.segs = r.segs[1:]
