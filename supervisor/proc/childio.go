@@ -107,6 +107,11 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 			return nil, &StartError{Op: "terminal", Err: err}
 		}
 		io.tty, io.slave = master, slave
+		if c.Credential != nil {
+			// As grantpt(3) does: without this, another user cannot open /dev/stdout or the terminal
+			// again. If the kernel refuses it, the program still has its descriptors.
+			_ = slave.Chown(int(c.Credential.UID), -1)
+		}
 		io.ctty = -1
 		for i := range 3 {
 			if files[i] == nil {

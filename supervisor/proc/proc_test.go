@@ -243,6 +243,24 @@ func TestStdinPipeAndTTY(t *testing.T) {
 	next(t, o, p.ID, Emptied)
 }
 
+// A program of another user can open its terminal again, as nginx opens /dev/stderr.
+func TestTerminalOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to change users")
+	}
+	o := newOwner(t, Options{})
+	c := sh("echo yes >/dev/stdout")
+	c.TTY, c.Credential = true, &Credential{UID: 12345, GID: 12345}
+	p := mustStart(t, o, c)
+	defer p.TTY.Close()
+	next(t, o, p.ID, Exited)
+	p.Slave.Close()
+	if b, _ := io.ReadAll(p.TTY); string(b) != "yes\r\n" {
+		t.Errorf("got %q", b)
+	}
+	next(t, o, p.ID, Emptied)
+}
+
 // Until its exec, a new process shares our memory, and the kernel counts that memory for the
 // process. Therefore only a maximum above our own is known.
 func TestLargestMemory(t *testing.T) {
