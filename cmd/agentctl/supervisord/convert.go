@@ -28,7 +28,7 @@ func Convert(file, dir string, data []byte, files Files) (manifest []byte, marks
 	if err != nil {
 		return nil, 0, err
 	}
-	if !slices.ContainsFunc(c.ini.sections, func(s *section) bool { return s.name == "supervisord" || strings.HasPrefix(s.name, "program:") }) {
+	if !slices.ContainsFunc(c.ini.sections, func(s *section) bool { return s.name == "supervisord" || strings.Contains(s.name, "program:") }) {
 		return nil, 0, &Error{File: file, Line: 1, Message: "the file has neither [supervisord] nor a [program:NAME]", Hint: "name a supervisord.conf"}
 	}
 	if err := c.readGroups(); err != nil {
@@ -271,7 +271,11 @@ func (t *table) boolean(key string) (value, ok bool) {
 // rest writes comments about the keys that were not read.
 func (t *table) rest(ignored ...string) {
 	for _, e := range t.entries {
-		if !t.read[e.key] && !slices.Contains(ignored, e.key) {
+		switch {
+		case t.read[e.key] || slices.Contains(ignored, e.key):
+		case strings.HasPrefix(e.key, "["):
+			t.c.check("line %d begins a section without ], so supervisord reads it as a key, and the keys below it belong to [%s]; add the ]", e.line, t.name)
+		default:
 			t.c.check("%s = %s: supervisord has no such key", e.key, e.value)
 		}
 	}
@@ -282,7 +286,7 @@ func (t *table) rest(ignored ...string) {
 		t.c.check("%%(host_node_name)s is now ${HOSTNAME}, which the container engine must set")
 	}
 	if t.used["process_num"] {
-		t.c.check("${INSTANCE} counts from 0 and has no leading zeros; the number of supervisord had them, or began with numprocs_start")
+		t.c.check("${INSTANCE} counts from 0 and has no leading zeros; the number of supervisord had them, or began with numprocs_start. A shell can compute it: sh -c 'exec web --port $((8000 + ${INSTANCE}))'")
 	}
 }
 
@@ -410,6 +414,10 @@ func (t *table) command() {
 	}
 }
 
+// forever is the largest number of retries of a manifest, and 11 days in seconds. Some files have
+// numbers such as 4294967295, which mean without a limit.
+const forever = 1e6
+
 // restarts are the keys about the start and the end of a program.
 func (t *table) restarts() {
 	if autostart, ok := t.boolean("autostart"); ok {
@@ -430,11 +438,11 @@ func (t *table) restarts() {
 			t.fail("autorestart", "it is not known", "write true, false or unexpected")
 		}
 	}
-	if n, ok := t.integer("startsecs", 0, 1e6); ok {
-		t.c.key("start_seconds", n)
+	if n, ok := t.integer("startsecs", 0, math.MaxUint32); ok {
+		t.c.key("start_seconds", min(n, forever))
 	}
-	if n, ok := t.integer("startretries", 0, 1e6); ok {
-		t.c.key("start_retries", n)
+	if n, ok := t.integer("startretries", 0, math.MaxUint32); ok {
+		t.c.key("start_retries", min(n, forever))
 	}
 	codes, ok := t.plain("exitcodes")
 	if !ok {

@@ -96,6 +96,7 @@ func (x *scope) value(name, width string) (string, error) {
 		return marked(x.here), nil
 	case "host_node_name":
 		x.used["host_node_name"] = true
+		x.variables = true
 		return "${HOSTNAME}", nil
 	}
 	if env, ok := strings.CutPrefix(name, "ENV_"); ok && variableName().MatchString(env) {
@@ -133,7 +134,7 @@ func splitWords(line string) (words []string, err error) {
 	for i := 0; i < len(line); i++ {
 		c := line[i]
 		switch {
-		case c == quote:
+		case quote != 0 && c == quote: // without the first condition, a marked "$" is taken for the end of a quote
 			quote = 0
 			continue
 		case quote == 0 && strings.IndexByte(" \t\r\n", c) >= 0:

@@ -83,6 +83,11 @@ type ini struct {
 
 var header = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[([^\]]+)\]`) })
 
+// indented matches a section that is lost if its line continues a value.
+var indented = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^\[((program|fcgi-program|eventlistener|group):.+|include)\]$`)
+})
+
 // parse adds the text of a file, by the rules of Python's configparser as supervisord sets it up.
 func (f *ini) parse(file, dir string, data []byte) error {
 	refuse := func(offset int, message, hint string) error {
@@ -107,6 +112,8 @@ func (f *ini) parse(file, dir string, data []byte) error {
 		switch {
 		case text == "" && (comment || last == nil):
 			continue
+		case last != nil && deeper && indented().MatchString(text):
+			return &Error{File: file, Line: i + 1, Section: in.name, Key: last.key, Message: "an indented line continues the value, and this one looks like a section", Hint: "remove the blanks before it"}
 		case text == "" || last != nil && deeper:
 			last.more = append(last.more, text)
 			continue

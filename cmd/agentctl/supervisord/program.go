@@ -19,7 +19,8 @@ func (t *table) stop(priority int64) {
 	if _, err := signame.Parse(signal); err != nil {
 		t.fail("stopsignal", "Linux has no such signal", "write a name such as TERM or QUIT, see signal(7)")
 	}
-	seconds, timed := t.integer("stopwaitsecs", 0, 1e6)
+	seconds, timed := t.integer("stopwaitsecs", 0, math.MaxUint32)
+	seconds = min(seconds, forever)
 	switch {
 	case !timed:
 		seconds = 10
@@ -42,9 +43,23 @@ func (t *table) stop(priority int64) {
 		t.fail("killasgroup", "supervisord refuses it together with stopasgroup = true", "drop one of the two")
 	case written && !kill:
 		t.c.key("kill", "process")
+	case t.ends():
+		t.c.remark("supervisord does not touch the processes that a program leaves behind, such as a server that goes into")
+		t.c.remark("the background. Without this line agentinit kills them when the program ends.")
+		if stop || kill {
+			t.c.key("kill", "group")
+		} else {
+			t.c.key("kill", "process")
+		}
 	case kill && !stop:
 		t.c.check("killasgroup without stopasgroup: the stop signal, too, reaches all processes of the program")
 	}
+}
+
+// ends says whether the program may end at once, as a job or a command that starts a server does.
+func (t *table) ends() bool {
+	seconds, restart := t.byKey["startsecs"], t.byKey["autorestart"]
+	return seconds != nil && seconds.value == "0" && (restart == nil || !slices.Contains([]string{"true", "yes", "on", "1"}, strings.ToLower(restart.value)))
 }
 
 // Where the output goes.
@@ -61,7 +76,8 @@ func (t *table) logFile(key string) (to, path string) {
 		text = t.expanded(key, text)
 	}
 	switch strings.ToLower(text) {
-	case "", "auto", "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2", "/proc/self/fd/1", "/proc/self/fd/2":
+	case "", "auto", "/dev/stdout", "/dev/stderr",
+		"/dev/fd/1", "/dev/fd/2", "/proc/self/fd/1", "/proc/self/fd/2", "/proc/1/fd/1", "/proc/1/fd/2":
 		return console, ""
 	case "none", "off", "/dev/null":
 		return none, ""
