@@ -377,7 +377,7 @@ func (c *converter) program(s *section, name string) error {
 	t.names(name, lower)
 	for _, key := range []string{"stdout_capture_maxbytes", "stderr_capture_maxbytes", "stdout_events_enabled", "stderr_events_enabled"} {
 		if value, ok := t.plain(key); ok && !slices.Contains([]string{"0", "0MB", "false", "no", "off"}, value) {
-			c.check("%s = %s: agentinit makes no events of output", key, value)
+			c.check("%s = %s: agentinit makes no events of output; agentctl logs -f prints it", key, value)
 		}
 	}
 	if url, ok := t.plain("serverurl"); ok && !strings.EqualFold(url, "AUTO") {
@@ -402,7 +402,7 @@ func (t *table) command() {
 		t.fail("command", "the program has no command", "write command=/path/of/program")
 	}
 	if t.variables && strings.Contains(t.byKey["command"].value, "ENV_") {
-		t.c.check("supervisord split the values of variables in the command into words; each is part of one word now")
+		t.c.check("supervisord split the values of variables in the command into words; each is part of one word now. If a value has several words, write each as an argument of its own")
 	}
 	argv := make([]any, len(words))
 	for i, w := range words {
