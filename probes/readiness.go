@@ -62,7 +62,7 @@ type Verdict struct {
 // would be ready before its boot has completed.
 func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
 	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
-	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "bootstrap has not completed"})
+	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "the boot has not completed; agentctl boot shows its phases, agentctl status what its programs wait for"})
 	for _, q := range initial {
 		r.Set(q)
 	}

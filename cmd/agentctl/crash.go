@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -35,7 +36,11 @@ output; "!" marks standard error.`,
 			for _, one := range out.Crashes {
 				c.printCrash(one)
 			}
-			if len(out.Crashes) == 0 {
+			switch {
+			case len(out.Crashes) > 0:
+			case name != "": // a start can fail without a crash: a file is missing, or the exit status is 0
+				line(c.stdout, "no crash; see: agentctl status %s", escape.Shell(name))
+			default:
 				line(c.stdout, "no crash")
 			}
 			return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -103,6 +104,18 @@ func TestCrashHeading(t *testing.T) {
 		(&cli{stdout: &out}).printCrash(api.Crash{Program: "web", Exit: exit, UptimeMS: 1500, Time: at})
 		if !strings.HasPrefix(out.String(), want) {
 			t.Errorf("got %q, want %q", out.String(), want)
+		}
+	}
+}
+
+// A start can fail without a crash, so the answer about one program says where its state is shown.
+func TestNoCrash(t *testing.T) {
+	socket := serveBox(t, controltest.New(controltest.Program("web")))
+	for args, want := range map[string]string{"crash": "no crash\n", "crash web": "no crash; see: agentctl status web\n"} {
+		var out, stderr strings.Builder
+		none := func(string) (string, bool) { return "", false }
+		if run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), none, strings.NewReader(""), &out, &stderr); out.String() != want {
+			t.Errorf("%s: %q %q, want %q", args, out.String(), stderr.String(), want)
 		}
 	}
 }

@@ -75,8 +75,8 @@ func (t *transition) endedStarting(exit Exit) {
 		t.endedRunning(exit)
 	default:
 		why := fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", exit.String(), after, t.spec.RunningAfter)
-		if t.spec.Restart == RestartNever && Expected(t.spec, exit) {
-			why += "; one that is to end by itself is type = \"oneshot\""
+		if Expected(t.spec, exit) {
+			why += "; a server must stay in the foreground, and a job is type = \"oneshot\""
 		}
 		t.failStart(why)
 	}

@@ -101,7 +101,7 @@ func TestRunningAfter(t *testing.T) {
 
 func TestExitBeforeRunningAfterIsAFailure(t *testing.T) {
 	newLife(t, nil).start().began().exit(0).did("KillAll").
-		is(Backoff, "exited with code 0 after 0s, sooner than start_seconds (1s)").waits(time.Second)
+		is(Backoff, `exited with code 0 after 0s, sooner than start_seconds (1s); a server must stay in the foreground, and a job is type = "oneshot"`).waits(time.Second)
 }
 
 // The lifetime of the program counts, not the time at which the loop hears of its end.
@@ -118,7 +118,7 @@ func TestRunningAfterCountsTheLife(t *testing.T) {
 // exit code.
 func TestQuickEndOfAServiceThatIsNotRestarted(t *testing.T) {
 	never := func(s *Spec) { s.Restart = RestartNever }
-	newLife(t, never).start().began().exit(0).is(Fatal, `start_seconds (1s); one that is to end by itself is type = "oneshot"`)
+	newLife(t, never).start().began().exit(0).is(Fatal, `start_seconds (1s); a server must stay in the foreground, and a job is type = "oneshot"`)
 	l := newLife(t, never).start().began().exit(3).is(Fatal, "sooner than start_seconds (1s); not started again")
 	if strings.Contains(l.m.Reason, "oneshot") {
 		t.Errorf("a crash is told to be a oneshot: %s", l.m.Reason)
