@@ -135,7 +135,11 @@ func explainFile(path string, errno syscall.Errno) error {
 	case st.Mode()&0o111 == 0:
 		e.Err, e.Hint = errNotExec, "chmod +x it"
 	case errno == syscall.ENOENT || errno == syscall.ENOTDIR:
-		e.Err = noInterpreter(interpreter(path))
+		name := interpreter(path)
+		if text, windows := strings.CutSuffix(name, "\r"); windows {
+			name, e.Hint = text+`\r`, "the lines of the script end in CR LF, as on Windows; convert them to LF"
+		}
+		e.Err = noInterpreter(name)
 	case errno == syscall.EACCES:
 		e.Hint = "its user may not execute it, or its file system is mounted noexec"
 	case errno == syscall.ENOEXEC:
@@ -178,7 +182,8 @@ func scriptInterpreter(head []byte) string {
 		return ""
 	}
 	line, _, _ = strings.Cut(line, "\n")
-	if words := strings.Fields(line); len(words) > 0 {
+	// A carriage return is part of the name (binfmt_script.c of Linux).
+	if words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' }); len(words) > 0 {
 		return words[0]
 	}
 	return ""

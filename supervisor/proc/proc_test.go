@@ -159,6 +159,7 @@ func TestStartErrors(t *testing.T) {
 	}
 	plain := write("plain", "x", 0o644)
 	lost := write("lost", "#!/no/such/shell\n", 0o755)
+	windows := write("windows", "#!/bin/sh\r\nexit\r\n", 0o755)
 	bare := write("bare", "\x01\x02", 0o755)
 	score := 5
 	for _, scored := range []bool{false, true} {
@@ -175,6 +176,7 @@ func TestStartErrors(t *testing.T) {
 			{"not executable", Command{Path: plain}, "not executable", 126},
 			{"not executable in PATH", Command{Path: "plain", Env: []string{"PATH=" + dir}}, "not executable", 126},
 			{"no interpreter", Command{Path: lost}, "its interpreter /no/such/shell does not exist", 126},
+			{"Windows line ends", Command{Path: windows}, `its interpreter /bin/sh\r does not exist (the lines of the script end in CR LF, as on Windows; convert them to LF)`, 126},
 			{"not a program", Command{Path: bare}, "exec format error", 126},
 			{"no directory", Command{Path: "/bin/sh", Dir: "/no/dir"}, "directory /no/dir: no such file or directory", 126},
 			{"file as directory", Command{Path: "/bin/sh", Dir: plain}, "directory " + plain + ": not a directory", 126},
