@@ -135,18 +135,10 @@ func awaited(p supervisor.Status) string {
 
 // readyBy is what a program declares as its readiness.
 func readyBy(p supervisor.Status) string {
-	if p.Spec == nil || len(p.Spec.Readiness.Probes) == 0 {
+	if p.Spec == nil {
 		return ""
 	}
-	parts := make([]string, len(p.Spec.Readiness.Probes))
-	for i, probe := range p.Spec.Readiness.Probes {
-		parts[i] = p.Spec.Hide(probe.String())
-	}
-	joint := " and "
-	if p.Spec.Readiness.Any {
-		joint = " or "
-	}
-	return strings.Join(parts, joint)
+	return p.Spec.ReadyBy()
 }
 
 // next says what happens without a further request.

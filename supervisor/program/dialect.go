@@ -91,6 +91,18 @@ func (p Probe) String() string {
 	return strings.Replace(d.Words, "%s", target, 1)
 }
 
+// ReadyBy is what a program declares as its readiness, in words and without secrets.
+func (s *Spec) ReadyBy() string {
+	parts := make([]string, len(s.Readiness.Probes))
+	for i, probe := range s.Readiness.Probes {
+		parts[i] = s.Hide(probe.String())
+	}
+	if s.Readiness.Any {
+		return strings.Join(parts, " or ")
+	}
+	return strings.Join(parts, " and ")
+}
+
 // Descriptor is the file descriptor of the dialect fd; 0 for other dialects.
 func (p Probe) Descriptor() int {
 	if d, _ := p.DialectOf(); d.Value != DescriptorValue {

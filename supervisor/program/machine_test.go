@@ -273,7 +273,7 @@ func TestReadiness(t *testing.T) {
 	notify := func(s *Spec) { s.Readiness.Probes = []Probe{{Dialect: "notify"}} }
 	l := newLife(t, notify).start().began().did("StartReadiness").waits(time.Minute)
 	l.after(5*time.Second).is(Starting, "not ready yet").on(Event{Kind: Ready}).is(Running, "")
-	l = newLife(t, notify).start().began().due().is(Stopping, "not ready within 1m0s").did("StopProbes", "Signal TERM")
+	l = newLife(t, notify).start().began().due().is(Stopping, "not ready within 1m0s: no sign of READY=1 on its notify socket").did("StopProbes", "Signal TERM")
 	l.exit(0).emptied().is(Backoff, "not ready within 1m0s").due().is(Starting, "")
 	l = newLife(t, func(s *Spec) { notify(s); s.Readiness.Deadline = 5 * time.Second }).start().began().waits(5 * time.Second)
 	l.on(Event{Kind: Extend, Extend: time.Hour}).waits(time.Hour)

@@ -159,6 +159,7 @@ func (t *transition) tooSlow(detail string) string {
 		what = "complete"
 	case len(t.spec.Readiness.Probes) > 0:
 		what = "ready"
+		detail = cmp.Or(detail, "no sign of "+t.spec.ReadyBy()) // a log line or a message is not tried, so no try has failed
 	}
 	text := fmt.Sprintf("not %s within %s", what, rounded(t.startBy.Sub(t.StartedAt)))
 	if detail != "" {
