@@ -310,6 +310,21 @@ func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
 	v.check(s.entry, value, m)
 }
 
+// deeperHint names the one table of s that has the key.
+func deeperHint(s *shape, name string) string {
+	hint := ""
+	for _, k := range s.keys {
+		if k.shape.fixed(name) == nil {
+			continue
+		}
+		if hint != "" {
+			return ""
+		}
+		hint = "did you mean " + Path(k.name, name) + "?"
+	}
+	return hint
+}
+
 // maxHints bounds the searches for similar words in a document with many unknown keys.
 const maxHints = 1000
 
@@ -319,7 +334,7 @@ func (v *validator) unknownKey(s *shape, name string, m *mark) {
 	if parent != "" {
 		where = "in [" + parent + "]"
 	}
-	hint := cmp.Or(retiredKeys[v.here()], foreignHint(v.path, s.keys))
+	hint := cmp.Or(retiredKeys[v.here()], foreignHint(v.path, s.keys), deeperHint(s, name))
 	if v.unknown++; hint == "" && v.unknown <= maxHints {
 		candidates := make([]string, len(s.keys))
 		for i, k := range s.keys {
