@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 )
@@ -171,37 +172,32 @@ type variable struct{ name, value string }
 // environmentName matches what supervisord takes for a name.
 var environmentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_/.+():-]+$`) })
 
-// splitEnvironment reads KEY=VALUE pairs with commas between them. A value may have quotes.
+// splitEnvironment reads KEY=VALUE pairs with commas between them, as supervisord does with the shlex
+// of Python that is not POSIX's: a value that begins with a quote ends with the same quote, a backslash is
+// an ordinary character, and quotes at both ends are dropped.
 func splitEnvironment(text string) (pairs []variable, err error) {
 	for text = strings.TrimSpace(text); text != ""; {
 		name, rest, ok := strings.Cut(text, "=")
 		if name = strings.TrimSpace(name); !ok || !environmentName().MatchString(name) {
 			return nil, fmt.Errorf("pair %d is no NAME=VALUE", len(pairs)+1)
 		}
-		end, quote, quoted := len(rest), byte(0), false
-		for i := range len(rest) {
-			c := rest[i]
-			if quote == 0 && c == ',' && !quoted {
-				end = i
-				break
+		rest = strings.TrimSpace(rest)
+		value, after := rest, ""
+		quoted := rest != "" && strings.Contains(`'"`, rest[:1])
+		switch end := strings.IndexByte(rest, ','); {
+		case quoted:
+			if value, after, ok = strings.Cut(rest[1:], rest[:1]); !ok {
+				return nil, fmt.Errorf("the quote of the value of %s is not closed", name)
 			}
-			switch {
-			case quoted:
-				quoted = false
-			case c == '\\' && quote != '\'':
-				quoted = true
-			case c == quote:
-				quote = 0
-			case quote == 0 && (c == '"' || c == '\''):
-				quote = c
-			}
+		case end >= 0:
+			value, after = strings.TrimSpace(rest[:end]), rest[end:]
 		}
-		words, err := splitWords(rest[:end])
-		if err != nil || len(words) > 1 {
+		after = strings.TrimSpace(after)
+		if after != "" && after[0] != ',' || !quoted && strings.ContainsFunc(value, unicode.IsSpace) {
 			return nil, fmt.Errorf("the value of %s is not one word", name)
 		}
-		pairs = append(pairs, variable{name, strings.Join(words, "")})
-		text = strings.TrimSpace(rest[min(end+1, len(rest)):])
+		pairs = append(pairs, variable{name, strings.Trim(value, `'"`)})
+		text = strings.TrimSpace(strings.TrimPrefix(after, ","))
 	}
 	return pairs, nil
 }
