@@ -3,10 +3,12 @@ package probes
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Events published by this package.
@@ -41,7 +43,8 @@ type Readiness struct {
 	ready    bool
 	since    time.Time // of the latest change to ready
 	down     bool
-	cached   *Verdict // of the present state; nil when it must be built anew
+	cached   *Verdict       // of the present state while ready; nil when it must be built anew
+	programs program.Reader // nil before Follow; its Status only uses memory
 	recheck  chan struct{}
 }
 
@@ -155,7 +158,7 @@ func (r *Readiness) Shutdown() {
 func (r *Readiness) Verdict() Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cached == nil {
+	if r.cached == nil || !r.ready { // why a program is not ready changes without an event
 		v := r.build()
 		r.cached = &v
 	}
@@ -208,6 +211,14 @@ func (r *Readiness) build() Verdict {
 	reqs := make([]Requirement, len(list))
 	for i, e := range list {
 		reqs[i] = e.Requirement
+		if e.Met || e.Kind != KindProgram || r.programs == nil {
+			continue
+		}
+		if p, known := r.programs.Status(strings.TrimPrefix(e.ID, programPrefix)); known {
+			if ready, why := met(p); !ready {
+				reqs[i].Reason = why
+			}
+		}
 	}
 	v := Verdict{Report: Evaluate(reqs), Since: r.since, ShuttingDown: r.down}
 	if r.down {

@@ -182,6 +182,15 @@ func TestProgramsAreFollowedByEvents(t *testing.T) {
 		if v := r.Verdict(); v.Missing[0].Reason != "RUNNING but not ready" {
 			t.Fatalf("got %+v", v)
 		}
+		// What a program waits for changes without an event.
+		b.mu.Lock()
+		web := b.state["web"]
+		web.Reason = "tcp 127.0.0.1:80: connection refused"
+		b.state["web"] = web
+		b.mu.Unlock()
+		if v := r.Verdict(); v.Missing[0].Reason != "RUNNING but not ready: tcp 127.0.0.1:80: connection refused" {
+			t.Fatalf("got %+v", v)
+		}
 		begin := time.Now()
 		b.set("web", program.Running, true, "")
 		synctest.Wait()

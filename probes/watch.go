@@ -37,6 +37,9 @@ var reloads = []string{event.ProgramsApplied, event.ProgramRemoved, event.Lagged
 // requirement. If events were lost, or if the set of programs has changed, Follow reads all
 // programs again.
 func (r *Readiness) Follow(ctx context.Context, read program.Reader) {
+	r.mu.Lock()
+	r.programs = read
+	r.mu.Unlock()
 	f := follower{r: r, read: read}
 	f.readAll()
 	for {
@@ -85,4 +88,6 @@ func (f *follower) publish(p program.Status) {
 	f.r.Set(Requirement{ID: programID(p.Name), Kind: KindProgram, Met: met, Reason: why})
 }
 
-func programID(name string) string { return "program:" + name }
+const programPrefix = "program:"
+
+func programID(name string) string { return programPrefix + name }
