@@ -192,7 +192,7 @@ func TestExplain(t *testing.T) {
 		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},
 		{starting, "p has been STARTING for 1m00s: because | within 2.1s it is RUNNING, or this start has failed"},
 		{job, "p has been STARTING for 1m00s: because | within 2.1s it has completed, or this start has failed"},
-		{stopping, "p has been STOPPING for 1m00s: because | its stop goes on in 2.1s at the latest"},
+		{stopping, "p has been STOPPING for 1m00s: because | agentinit takes the next step of its stop, such as KILL, in 2.1s at the latest"},
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
 		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},
 		{nightly, "p has been COMPLETED for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},

@@ -160,7 +160,7 @@ func next(p supervisor.Status, now time.Time) string {
 		}
 	case program.Stopping:
 		if in != "" {
-			return "its stop goes on" + in + " at the latest" // the end of a hook, a command or a step of the ladder
+			return "agentinit takes the next step of its stop, such as KILL," + in + " at the latest" // the end of a hook, a command or a step of the ladder
 		}
 	}
 	if p.Schedule != nil {
