@@ -42,7 +42,7 @@ func Convert(file, dir string, data []byte, files Files) (manifest []byte, marks
 	c.environment = box.readEnvironment()
 	c.out.WriteByte('\n')
 	for _, pattern := range unmatched {
-		c.check("no file matches %s of [include]", pattern)
+		c.check("no file matches %s of [include] on this machine; if the image has such files, run the import there", pattern)
 	}
 	for _, s := range c.ini.sections {
 		if err := c.convert(s); err != nil {
@@ -281,7 +281,7 @@ func (t *table) rest(ignored ...string) {
 		}
 	}
 	if t.used["here"] {
-		t.c.check("%%(here)s was replaced by the directory of the file on this machine")
+		t.c.check("%%(here)s was replaced by the directory of the file on this machine; write that of the image if it differs")
 	}
 	if t.used["host_node_name"] {
 		t.c.check("%%(host_node_name)s is now ${HOSTNAME}, which the container engine must set")
@@ -340,7 +340,7 @@ func (c *converter) writeEnvironment(environment map[string]string, keys ...stri
 	}
 	c.header(append(keys, "environment")...)
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
-		c.key(name, written(environment[name]))
+		c.key(schema.Path(name), written(environment[name]))
 	}
 }
 
