@@ -574,7 +574,7 @@ func TestCompressedFileWithLargeWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(w, numbered(1_000_000)); err != nil {
+	if _, err := io.WriteString(w, numbered(100_000)); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(w.Close(), f.Close()); err != nil {
