@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -124,21 +125,28 @@ func (s *System) refused(pid int, reason string) {
 	}
 }
 
-// execProbe runs the command of an exec probe. Its output is dropped.
-func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (int, error) {
+// probeOutput is how much of an exec probe's output is kept.
+const probeOutput = 4 << 10
+
+// execProbe runs the command of an exec probe. It hides secrets while they are whole, and drops a line
+// that was cut.
+func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (status int, output []byte, err error) {
 	s.mu.Lock()
 	r := s.runs[runKey{t.Program, t.Run}]
 	s.mu.Unlock()
 	if r == nil || len(argv) == 0 {
-		return 0, proc.ErrNoProcess
+		return 0, nil, proc.ErrNoProcess
 	}
 	c, err := beside(r.spec, argv)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	c.Refused = s.tally(r)
-	res, err := s.cfg.Owner.Run(ctx, c, 0)
-	return res.Exit.ShellStatus(), err
+	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
+	if res.Truncated {
+		res.Output = res.Output[:bytes.LastIndexByte(res.Output, '\n')+1]
+	}
+	return res.Exit.ShellStatus(), []byte(r.spec.Hide(string(res.Output))), err
 }
 
 // hookOutput is how much of a hook's output is kept.

@@ -358,6 +358,29 @@ func TestRealHealth(t *testing.T) {
 	}
 }
 
+// A failing exec probe says what its command printed: no secret, and no line of which the end was not kept.
+func TestRealProbeOutput(t *testing.T) {
+	for name, c := range map[string]struct{ script, want string }{
+		"secret":    {`echo first; echo "cannot log in with $TOKEN" >&2; exit 3`, "exit status 3: cannot log in with ${TOKEN} (attempt 1)"},
+		"long line": {`printf %0490d 0; echo $TOKEN; exit 3`, "000${TO… (attempt 1)"},
+		"cut line":  {`echo before; head -c 4085 /dev/zero; echo $TOKEN; exit 3`, "exit status 3: before (attempt 1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
+				s.Env = append(s.Env, "TOKEN=hunter2hunter2")
+				s.Secrets = []program.Secret{{Name: "TOKEN", Value: "hunter2hunter2"}}
+				check := program.Probe{Dialect: "exec", Argv: []string{"/bin/sh", "-c", c.script}, Interval: 20 * time.Millisecond, Timeout: patience}
+				s.Health = program.Health{Probes: []program.Probe{check}, Failures: 1, Action: program.HealthNone}
+			}))
+			b.sup.Boot()
+			st := b.await("p", func(st Status) bool { return strings.HasPrefix(st.Reason, "unhealthy") })
+			if !strings.HasSuffix(st.Reason, c.want) {
+				t.Errorf("%q, want %q", st.Reason, c.want)
+			}
+		})
+	}
+}
+
 func TestRealKillAndRestart(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
 		s.Backoff.Initial = 0

@@ -45,6 +45,7 @@ func (o *Owner) Run(ctx context.Context, c Command, maxOutput int) (Result, erro
 	}
 	if p.TTY != nil {
 		defer p.TTY.Close()
+		defer p.Slave.Close()
 	}
 	res, err := o.await(ctx, p, notices)
 	res.Output, res.Truncated = out.finish()

@@ -46,7 +46,7 @@ var Dialects = []Dialect{
 	{Name: "tcp", Health: true, Doc: "host:port that accepts.", Example: "127.0.0.1:5432", Words: "TCP %s", Check: checkAddress},
 	{Name: "unix", Health: true, Doc: "Socket path that accepts.", Example: "/run/db/.s.PGSQL.5432", Words: "the socket %s"},
 	{Name: "grpc", Health: true, Doc: "host:port or host:port/service, grpc.health.v1.", Example: "127.0.0.1:50051", Words: "gRPC health of %s", Check: checkAddress},
-	{Name: "exec", Health: true, Value: CommandValue, Doc: "Exits 0.", Example: []any{"pg_isready", "-q"}, Words: "the command %s"},
+	{Name: "exec", Health: true, Value: CommandValue, Doc: "Exits 0. While it fails, the last line that it prints is shown as the reason.", Example: []any{"pg_isready", "-h", "127.0.0.1"}, Words: "the command %s"},
 	{Name: "file", Health: true, Doc: "Path that exists.", Example: "/run/web/ready", Words: "the file %s"},
 	{Name: DialectNotify, Value: FlagValue, Doc: "READY=1 on $NOTIFY_SOCKET (sd_notify).", Example: true, Words: "READY=1 on its notify socket"},
 	{Name: "fd", Value: DescriptorValue, Doc: "A newline on this descriptor (s6), among the first 64 KiB.", Example: 3, Words: "a newline on descriptor %s"},

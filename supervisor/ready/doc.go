@@ -22,9 +22,10 @@ type Config struct {
 	Notifier *Notifier
 	// Logs is what log probes read; nil makes them fail with a reason.
 	Logs *logs.Plane
-	// Exec runs the command of an exec probe for t's program and returns its exit status. When ctx
-	// ends, it must end what it started. nil makes exec probes fail with a reason.
-	Exec func(ctx context.Context, t Target, argv []string) (status int, err error)
+	// Exec runs the command of an exec probe for t's program and returns its exit status and the
+	// lines that it printed first, without secrets. When ctx ends, it must end what it started. nil
+	// makes exec probes fail with a reason.
+	Exec func(ctx context.Context, t Target, argv []string) (status int, output []byte, err error)
 }
 
 // Target is the run that is watched.

@@ -1,6 +1,7 @@
 package ready
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -166,11 +167,17 @@ func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 		if w.cfg.Exec == nil {
 			return errNoExec
 		}
-		status, err := w.cfg.Exec(ctx, t, p.Argv)
-		if err == nil && status != 0 {
-			err = fmt.Errorf("exit status %d", status)
+		status, output, err := w.cfg.Exec(ctx, t, p.Argv)
+		if err != nil || status == 0 {
+			return err
 		}
-		return err
+		// Most commands say last what is wrong.
+		output = bytes.TrimSpace(output)
+		last := bytes.TrimSpace(output[bytes.LastIndexByte(output, '\n')+1:])
+		if len(last) == 0 {
+			return fmt.Errorf("exit status %d", status)
+		}
+		return fmt.Errorf("exit status %d: %s", status, last)
 	}
 	return dialect{name: "exec " + strings.Join(p.Argv, " "), poll: poll}
 }

@@ -29,9 +29,9 @@ type script struct {
 	times    []time.Time
 }
 
-func (s *script) exec(_ context.Context, _ Target, _ []string) (int, error) {
+func (s *script) exec(_ context.Context, _ Target, _ []string) (int, []byte, error) {
 	s.times = append(s.times, time.Now())
-	return s.statuses[min(len(s.times), len(s.statuses))-1], nil
+	return s.statuses[min(len(s.times), len(s.statuses))-1], nil, nil
 }
 
 var web = Target{Program: "web", Run: 3}
@@ -57,6 +57,27 @@ func TestWatchAttempts(t *testing.T) {
 			t.Errorf("first = %+v", first)
 		}
 	})
+}
+
+func TestExecProbeQuotesTheLastLine(t *testing.T) {
+	for output, want := range map[string]string{
+		"":                             "exec check: exit status 3 (attempt 1)",
+		"\n \n":                        "exec check: exit status 3 (attempt 1)",
+		"refused":                      "exec check: exit status 3: refused (attempt 1)",
+		"Traceback:\n  x\r\nE: y \n\n": "exec check: exit status 3: E: y (attempt 1)",
+		"a\x1b[31m\xff\x00b":           "exec check: exit status 3: a [31m  b (attempt 1)",
+		strings.Repeat("é", 1000):      "exec check: exit status 3: " + strings.Repeat("é", 247) + "… (attempt 1)",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			exec := func(context.Context, Target, []string) (int, []byte, error) { return 3, []byte(output), nil }
+			results := watch(ctx, New(Config{Exec: exec}), web, program.Readiness{Probes: []program.Probe{{Dialect: "exec", Argv: []string{"check"}}}})
+			if len(results) != 1 || results[0].Reason != want {
+				t.Errorf("%q: %+v, want %q", output, results, want)
+			}
+		})
+	}
 }
 
 // Without an interval, the first attempts are close together and the later ones a second apart.
@@ -106,12 +127,12 @@ func TestWatchLeavesTheDeadlineToTheMachine(t *testing.T) {
 func TestWatchTimeoutOfOneAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		w := New(Config{Exec: func(ctx context.Context, _ Target, _ []string) (int, error) {
+		w := New(Config{Exec: func(ctx context.Context, _ Target, _ []string) (int, []byte, error) {
 			if n++; n > 1 {
-				return 0, nil
+				return 0, nil, nil
 			}
 			<-ctx.Done()
-			return 0, ctx.Err()
+			return 0, nil, ctx.Err()
 		}})
 		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Dialect: "exec", Argv: []string{"x"}, Timeout: 7 * time.Second}}})
 		if results[0].Reason != "exec x: no answer within 7s (attempt 1)" || !results[len(results)-1].Ready {
@@ -122,11 +143,11 @@ func TestWatchTimeoutOfOneAttempt(t *testing.T) {
 
 func TestWatchAllAndAny(t *testing.T) {
 	probes := []program.Probe{{Dialect: "exec", Argv: []string{"good"}}, {Dialect: "exec", Argv: []string{"bad"}}}
-	exec := func(_ context.Context, _ Target, argv []string) (int, error) {
+	exec := func(_ context.Context, _ Target, argv []string) (int, []byte, error) {
 		if argv[0] == "good" {
-			return 0, nil
+			return 0, nil, nil
 		}
-		return 1, nil
+		return 1, nil, nil
 	}
 	for _, anyOne := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
