@@ -285,6 +285,39 @@ func TestLoadFailures(t *testing.T) {
 	}
 }
 
+// Without groups, a program gets those that list its user, as su(1) and supervisord give them.
+func TestSupplementaryGroups(t *testing.T) {
+	roots := testRoots(t)
+	write(t, roots.Path("/etc/passwd"), passwdText, 0o644)
+	write(t, roots.Path("/etc/group"), groupText, 0o644)
+	r := newBootRig(t, roots, `
+[programs.all]
+command = "x"
+user = "dev"
+[programs.none]
+command = "x"
+user = "dev"
+groups = []
+[programs.one]
+command = "x"
+user = "dev"
+groups = ["audio"]
+`)
+	if err := r.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"all": "[29 44]", "none": "[]", "one": "[29]"}
+	for _, spec := range r.sup.specs {
+		if got := fmt.Sprint(spec.Credential.Groups); got != want[spec.Name] {
+			t.Errorf("%s has the groups %s, want %s", spec.Name, got, want[spec.Name])
+		}
+		delete(want, spec.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("no program %v", want)
+	}
+}
+
 // An incomplete write can leave an empty manifest. An apply of it must not stop all programs.
 func TestApplyOfAnEmptyManifestIsRefused(t *testing.T) {
 	const head = "[supervisor]\nlisten = \"off\"\n"

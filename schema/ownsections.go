@@ -55,6 +55,11 @@ func programDefaultsShape() *shape {
 	return s.absent()
 }
 
+// groups is the key for the supplementary groups beside user.
+func groups() key {
+	return field("groups", list("Supplementary groups; absent: those that /etc/group of the box lists for the user.", account("")).eg([]any{"ssl-cert"}))
+}
+
 func programKeys() []key {
 	keys := []key{
 		field("command", command("The command: an argument vector, or one string. agentinit splits a string into words as a shell does, but runs no shell. ${X} is the value of a variable; if the variable is not set, the manifest is refused (E120). ${X:-default} is the default if the variable is not set or empty; in that case ${X:?message} refuses the manifest and shows the message. $$ is a dollar, and so is a $ before any other character. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
@@ -96,7 +101,7 @@ func programKeys() []key {
 		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
 		field("user", account("User, by name or number, or \"user:group\"; absent inherits.").eg("www-data", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
-		field("groups", list("Supplementary groups.", account("")).def([]string{})),
+		groups(),
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
 		field("environment", mapping("Variables. ${X}, ${X:-default}, ${X:?message} and $$ mean the same as in command, in every text of the table.", variableNames, text("").hidden())),
@@ -342,7 +347,7 @@ func supervisorShape() *shape {
 		field("agents", table("What agents run as and within, where their template does not say.",
 			field("user", account("User, by name or number; absent: under a root agentinit, a user id for each agent that nothing else has, else agentinit's own.").eg("worker", int64(1000))),
 			field("group", account("Group, by name or number; absent follows the user.")),
-			field("groups", list("Supplementary groups.", account("")).def([]string{})),
+			groups(),
 			field("umask", mode("File mode creation mask, in octal; absent inherits.")),
 			field("limits", limitsShape()),
 			field("guard", guardShape()),
@@ -441,7 +446,7 @@ func templateShape() *shape {
 		field("timeout", duration("Limit of one run; 0 has none.").def("0s")),
 		field("user", account("User, by name or number; absent follows [supervisor.agents].").eg("worker", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.")),
-		field("groups", list("Supplementary groups.", account("")).def([]string{})),
+		groups(),
 		field("umask", mode("File mode creation mask, in octal; absent follows [supervisor.agents].")),
 		field("limits", limitsShape()),
 		field("guard", guardShape()),

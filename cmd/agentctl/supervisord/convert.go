@@ -70,7 +70,6 @@ type converter struct {
 	logFiles    map[string]string   // the program that writes each file
 	syslog      []any               // programs whose output goes to syslog
 	environment map[string]string   // of [supervisord], marked
-	users       []string            // other than root
 	waits       map[int64]int64     // how long the programs of each priority may take to stop
 }
 
@@ -299,9 +298,6 @@ func (t *table) account() {
 			t.c.key("user", uid)
 		} else {
 			t.c.key("user", written(user))
-		}
-		if user = t.byKey["user"].value; user != "root" && user != "0" && !slices.Contains(t.c.users, user) {
-			t.c.users = append(t.c.users, user)
 		}
 	}
 	if umask, ok := t.plain("umask"); ok {

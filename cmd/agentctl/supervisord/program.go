@@ -233,9 +233,6 @@ func (c *converter) box(t *table) error {
 	c.remark("In supervisord, standard input is a pipe that stays open. Without this line it is empty, and some programs end.")
 	c.key("stdin", "pipe")
 	t.account()
-	if len(c.users) > 0 {
-		c.check("supervisord gives a program all groups of its user, agentinit only the primary group. If id -Gn lists more for %s, write groups = [\"GROUP\"] beside user", strings.Join(c.users, ", "))
-	}
 	if on, _ := t.boolean("strip_ansi"); on {
 		c.check("strip_ansi: log files hold what the program wrote")
 	}
