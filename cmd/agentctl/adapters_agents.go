@@ -282,7 +282,10 @@ func (c *cli) feed(ctx context.Context, id string) error {
 		}
 		in := map[string]any{"data": base64.StdEncoding.EncodeToString(buf[:n]), "encoding": "base64", "eof": end}
 		if n > 0 || end {
-			if _, err := c.ask(ctx, http.MethodPost, agentPath(id, "/input"), nil, in); err != nil {
+			_, err := c.ask(ctx, http.MethodPost, agentPath(id, "/input"), nil, in)
+			// The box refuses the end of input if the agent has ended after its last line. No byte is lost.
+			refused, ok := errors.AsType[*exitError](err)
+			if late := n == 0 && ok && refused.code == exitFailure; err != nil && !late {
 				return err
 			}
 		}

@@ -37,3 +37,20 @@ func TestExitStatusIsTheSameWithJSON(t *testing.T) {
 		box.Close()
 	}
 }
+
+// The end of input may come after the end of the agent: no byte is lost then. A line that comes too
+// late is lost, which is an error.
+func TestInputOfAnAgentThatHasEnded(t *testing.T) {
+	box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusConflict)
+		fmt.Fprint(w, `{"status":409,"code":"CONFLICT","detail":"the agent has ended"}`)
+	}))
+	defer box.Close()
+	for input, lost := range map[string]bool{"": false, "line\n": true} {
+		c := &cli{url: box.URL, stdin: strings.NewReader(input), lookupEnv: func(string) (string, bool) { return "", false }}
+		if err := c.feed(t.Context(), "a"); (err != nil) != lost {
+			t.Errorf("input %q: %v", input, err)
+		}
+	}
+}
