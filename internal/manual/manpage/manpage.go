@@ -150,7 +150,7 @@ var special = regexp.MustCompile("([\\\\`*_{}\\[\\]<>#|])")
 // Escape writes plain text as Markdown.
 func Escape(text string) string { return special.ReplaceAllString(text, `\$1`) }
 
-// Prose turns help text into Markdown: paragraphs, and indented lines as code.
+// Prose turns help text into Markdown: paragraphs, and lines that two blanks or a tab indent as code.
 func Prose(text string) string {
 	var b strings.Builder
 	code := false
@@ -164,7 +164,10 @@ func Prose(text string) string {
 		}
 	}
 	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
-		indented := strings.HasPrefix(line, "  ")
+		rest, indented := strings.CutPrefix(line, "  ")
+		if !indented {
+			rest, indented = strings.CutPrefix(line, "\t")
+		}
 		if strings.TrimSpace(line) == "" {
 			fence(false)
 			b.WriteString("\n")
@@ -175,7 +178,7 @@ func Prose(text string) string {
 		}
 		fence(indented)
 		if indented {
-			b.WriteString(strings.TrimPrefix(line, "  "))
+			b.WriteString(rest)
 		} else {
 			b.WriteString(Escape(line))
 		}
