@@ -207,7 +207,7 @@ func changesText(b *bytes.Buffer) {
 	b.WriteString("A set of one instance is named `NAME`, a set of several `NAME:0`, `NAME:1` and so on. In commands and in `needs`, `NAME` is the whole set, " +
 		"and `NAME:0` is the first instance of a set of one too. A change of `instances` starts or stops instances at the end of the set; those that remain keep " +
 		"their process, also when the first one gets another name.\n\n" +
-		"When the manifest is applied to a running box (`agentctl apply`, SIGHUP), a changed key takes this. All programs that must restart stop at the same time, " +
+		"When the manifest is applied to a running box (`agentctl apply`, SIGHUP), each key that has changed takes effect as the list below says. All programs that must restart stop at the same time, " +
 		"and each starts again when what it needs is ready. Instances of a set restart one after the other, each when the one before is ready. Keys outside programs hold from the next boot on.\n\n")
 	for _, c := range []struct {
 		change Change

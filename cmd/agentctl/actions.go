@@ -31,7 +31,8 @@ func newStart(c *cli) *cobra.Command {
 once. A run that ends before it is RUNNING has failed, also if agentinit starts
 the program again after a while (BACKOFF); "agentctl wait" waits for that, too.
 A schedule that is paused is resumed: its next run comes at its time.
-What a program needs is started before it, also what a request had stopped.
+The command first starts the programs that a named one needs, also those that a
+request has stopped.
 
 With --all the programs start in the order of the boot. Oneshots that have
 completed and programs with autostart = false start only when they are named.`,
@@ -43,10 +44,10 @@ completed and programs with autostart = false start only when they are named.`,
 func newRun(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "run NAME...", short: "Run schedules and oneshots now", done: "ran", already: "already running", named: true,
-		long: `Start a run now, of a schedule too, and wait until each program has completed,
-is RUNNING, or has failed once. A schedule keeps its times; one that is paused stays so.
-Where a run is under way, run starts no second one: it waits for that run and says
-"already running".`,
+		long: `Start a run of each program now, also of a schedule, and wait until each program
+has completed, is RUNNING, or has failed once. A schedule keeps its times, and a
+paused schedule stays paused. If a run is under way, the command starts no second
+one: it waits for that run and says "already running".`,
 		ask: (*api.Client).Run,
 	})
 	return cmd
@@ -55,10 +56,11 @@ Where a run is under way, run starts no second one: it waits for that run and sa
 func newStop(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "stop NAME...|--all", short: "Stop programs, pause schedules", done: "stopped", already: "not running",
-		long: `Stop programs and wait until their processes are gone. Several stop in the
+		long: `Stop programs and wait until their processes are gone. Several programs stop in the
 reverse order of their start: those that depend on others first. Programs that need
-a stopped one, and are not named, keep running. A schedule is paused: no run comes
-before it is started.
+a stopped one, and are not named, keep running. A stopped program stays stopped until
+a request starts it or the box starts again. A schedule is paused: it has no run
+until you start it.
 
 Before the seal a stop can end the box: if a required program needs a program
 that was stopped, the boot fails with exit status 67.`,
@@ -72,8 +74,8 @@ func newRestart(c *cli) *cobra.Command {
 		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
 		long: `Restart programs and wait until each is RUNNING, has completed, or has failed once.
 With --all, every program stops first, in the reverse order of the boot; then
-they start in the order of the boot. What a program needs is started before it;
-programs that need it keep running.
+they start in the order of the boot. The command first starts the programs that a
+named one needs; programs that need the named one keep running.
 
 With --rolling, programs restart one after the other, each when the one before is
 ready again. If one does not become ready, the rest are not restarted.`,
@@ -178,17 +180,19 @@ func newWait(c *cli) *cobra.Command {
 		Short: "Wait until programs, or the box, are in a state",
 		Long: `Wait until every program named is in a state. Without a NAME, --for ready
 waits for the readiness of the box, and any other state for every program. If
-agentinit does not answer yet, wait waits for it, too, and says so after two
-seconds.
+agentinit does not answer yet, the command waits for agentinit too, and says so
+after two seconds.
 
-ready is a program that is RUNNING and, if the manifest declares a readiness,
-ready by it; a oneshot or a run of a schedule is ready when it has completed.
-running is RUNNING, or completed. completed is a oneshot or a run of a schedule
-that has ended as expected; a service never completes, and wait refuses it.
-stopped is every state that lasts without a process: STOPPED, EXITED or FATAL.
-A state that is over within milliseconds may pass unseen.
+ready means RUNNING, with the condition "ready" of the manifest, if there is one,
+fulfilled. A oneshot or a run of a schedule is ready when it has completed.
+running means RUNNING or completed. completed means that a oneshot or a run of a
+schedule has ended as expected. A service never completes, and the command refuses
+to wait for that. stopped means a state that lasts without a process: STOPPED,
+EXITED or FATAL.
 
-Exit status 1: it did not come in time, or cannot come any more.`,
+The command may miss a state that is over within milliseconds.
+
+Exit status 1: the state did not come in time, or cannot come any more.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Names = args

@@ -37,7 +37,7 @@ func newBoot(c *cli) *cobra.Command {
 		Long: `Show how the box booted: the phases, the programs in the order in which they
 were started, what took longest (blame), and the chain of programs that the
 boot waited for (critical chain). A program that was started or added before the
-seal is part of the boot; what is started later is not.
+seal, the end of the boot, is in the list; one that was started later is not.
 
 --svg draws the boot as a waterfall. --trace writes it for chrome://tracing and
 https://ui.perfetto.dev. --compare shows which phases and programs took longer

@@ -86,8 +86,8 @@ func newReady(c *cli) *cobra.Command {
 		Short: "Say whether the box is ready",
 		Long: `Say whether the box is ready, and what is missing if not.
 
-Made for HEALTHCHECK: exit status 0 is ready, 1 is everything else, an agentinit
-that cannot be reached included.`,
+Made for HEALTHCHECK: the exit status is 0 if the box is ready, and 1 otherwise,
+also if agentinit cannot be reached.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -141,12 +141,12 @@ func newApply(c *cli) *cobra.Command {
 		Long: `Read the manifest again and carry out the difference. Programs that are
 unchanged keep running; an invalid manifest changes nothing.
 
-Each program that changes is listed: live (takes the new values as it runs),
-restart, add or remove; with --all those that stay unchanged too. With --dry-run
-apply only says what would happen.
+The command lists each program that changes, and how: live (it takes the new
+values as it runs), restart, add or remove. With --all it lists the unchanged
+programs too. With --dry-run it only says what would happen.
 
-With --json a refusal is printed too: a problem document (RFC 9457) that holds
-the findings of an invalid manifest.`,
+With --json the command prints a refusal too, as a problem document (RFC 9457)
+that holds the findings of an invalid manifest.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -267,7 +267,7 @@ func newShutdown(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "shutdown",
 		Short:             "Stop every program and end agentinit",
-		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. It does not wait, unless told so.",
+		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. The command does not\nwait for the end; with --wait it does.",
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -308,7 +308,7 @@ func newMetrics(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:               "metrics",
 		Short:             "Print the Prometheus metrics, in a box without curl",
-		Long:              "Print the Prometheus metrics, in a box without curl. They come in Prometheus' own text format, with --json too.",
+		Long:              "Print the Prometheus metrics, in a box without curl. They are in Prometheus' text\nformat, with --json too.",
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -32,7 +32,7 @@ FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else /etc/agentbox.toml
 - is standard input.`
 
 func newConfig(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests; needs no running agentinit"}
+	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests"}
 	cmd.AddCommand(newConfigValidate(c), newConfigExplain(c), newConfigShow(c), newConfigFmt(c), newConfigSchema(c),
 		newConfigCatalogue(c))
 	return cmd

@@ -15,10 +15,13 @@ func newCrash(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "crash [NAME]",
 		Short: "Show how programs ended that did not end as expected",
-		Long: `Show the latest crash of a program, or of every program that had one: exit
-status or signal, why agentinit stopped it or whether the kernel killed it for
-want of memory, where the core lies, what it used, and the last lines of its
-output; "!" marks standard error.`,
+		Long: `Show the latest crash of a program, or of every program that had one:
+
+- its exit status or signal,
+- why agentinit stopped it, or whether the kernel killed it because memory ran out,
+- where the core file is,
+- how much processor time and memory it used,
+- the last lines of its output; "!" marks standard error.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {

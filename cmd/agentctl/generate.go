@@ -30,6 +30,7 @@ type generator struct {
 	name, short string
 	render      func(*compose.Box, *generateOptions) ([]compose.File, error)
 	several     func([]*compose.Box) compose.File // for more than one manifest; nil: the format accepts only one
+	units       bool                              // render may give more than one file
 	flags       func(*cobra.Command, *generateOptions)
 	valid       func(*generateOptions) error // checks the flags; nil: there is nothing to check
 }
@@ -75,7 +76,7 @@ func generators() []generator {
 			out, err := b.Image()
 			return one("image.json", out, err)
 		}},
-		{name: "quadlet", short: "podman systemd units", render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
+		{name: "quadlet", short: "podman systemd units", units: true, render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
 			o.notes = b.Notes
 			return b.Quadlet(), nil
 		}},
@@ -83,7 +84,7 @@ func generators() []generator {
 }
 
 func newGenerate(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "generate", Short: "Describe the box of a manifest to container engines; needs no running agentinit"}
+	cmd := &cobra.Command{Use: "generate", Short: "Write the files with which container engines run the box of a manifest"}
 	for _, g := range generators() {
 		cmd.AddCommand(newGenerator(c, g))
 	}
@@ -93,16 +94,17 @@ func newGenerate(c *cli) *cobra.Command {
 func newGenerator(c *cli, g generator) *cobra.Command {
 	o := &generateOptions{}
 	use, args, more := " [FILE]", cobra.MaximumNArgs(1), ""
+	if g.units {
+		more = "The units are printed one after the other, or written into the directory\nthat -o names.\n"
+	}
 	if g.several != nil {
 		use, args = " [FILE]...", cobra.ArbitraryArgs
-		more = "Several FILEs are several boxes, each named after its file without the extension.\n"
+		more = "Each FILE becomes one box, named after its file without the extension.\n"
 	}
 	cmd := &cobra.Command{
 		Use:   g.name + use,
 		Short: "Generate " + g.short,
 		Long: `Generate ` + g.short + ` from FILE.
-Several files are printed one after the other, or written into the directory
-that -o names.
 ` + more + fileHelp + `
 
 Exit status: 0 done, 1 the manifest is invalid or --check found a difference,

@@ -193,7 +193,7 @@ Exit status:
   0  done
   1  the request failed, a check said no, or the output cannot be written
   2  the command line is wrong
-  3  status: something asked about is not running
+  3  status: a program that you asked about is not running
   4  agentinit cannot be reached, or there is no such program
 The verb ready is made for health checks and exits with 0 or 1 only.`
 

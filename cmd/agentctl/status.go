@@ -36,15 +36,15 @@ func newStatus(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show the state of programs",
-		Long: `Show the state of programs, all of them without a NAME: a table with the CPU
-time that all runs of a program have used, and the memory that its processes have
-now. One NAME that stands for one program shows a page about it, with its
-processes, limits, last runs and last output.
+		Long: `Show the state of programs, of all without a NAME. The table has the CPU time that
+all runs of a program have used, and the memory that its processes have now. If
+you name one program, the command shows a page about it, with its processes,
+limits, last changes and last output.
 
--o wide adds columns to the table, for one program too. -o jsonpath takes a
-template as kubectl's: -o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
+-o wide adds columns to the table, and shows a table for one program too.
+-o jsonpath takes a template as that of kubectl: -o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
 
-Exit status 3: something asked about is not running. A oneshot that has
+Exit status 3: a program that you asked about is not running. A oneshot that has
 completed and a schedule between two runs count as running; a program that is
 STARTING or in BACKOFF does not.`,
 		ValidArgsFunction: c.completeNames,

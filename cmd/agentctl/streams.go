@@ -24,17 +24,17 @@ func newLogs(c *cli) *cobra.Command {
 		Short: "Show what programs print",
 		Long: `Show what programs print, all of them without a NAME.
 
-agentinit keeps the newest output of each program. With -n all, --since or
---until, and with -n when more lines are wanted than it keeps, the log files are
-read as well, rotated and compressed ones too, of the programs that have run
-since agentinit started. Lines from before that carry the time at which their
-file was rotated.
+agentinit keeps the newest output of each program. It reads the log files too,
+rotated and compressed ones included, with --since, --until, -n all, and a -n of
+more lines than it keeps. It does so for the programs that have run since
+agentinit started. Lines that are older than agentinit carry the time at which
+their file was rotated.
 
-One program's lines come as they are, those of several in the order in which
-they were read, with the name in front. Control characters are shown as escapes,
-so that a program cannot write to your terminal; --raw prints the bytes as the
-program wrote them. With --json every line has a cursor; --after shows the lines
-that follow it.`,
+The lines of one program are shown as they are. If there are several programs,
+the lines are in the order in which agentinit read them, with the name in front.
+Control characters are shown as escapes, so that a program cannot write to your
+terminal; --raw prints the bytes as the program wrote them. With --json every line
+has a cursor; --after shows the lines that follow it.`,
 		Example: `  agentctl logs -f --program 'web*' --stream stderr
   agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
   agentctl logs web --previous -n 50`,
@@ -187,8 +187,9 @@ func newEvents(c *cli) *cobra.Command {
 		Short: "Show what happened in the box",
 		Long: `Show the events that agentinit still has in memory.
 
-Every event has a number; --since goes on after one, or takes a time as that of
-agentctl logs does. A Lagged event stands for events that are gone.`,
+Every event has a number. --since takes such a number, or a time in the forms of
+agentctl logs --since. The event Lagged stands for events that agentinit no longer
+has.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {

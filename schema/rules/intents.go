@@ -11,7 +11,7 @@ import (
 func intentRules() []Rule {
 	return []Rule{
 		{Code: "E170", Severity: schema.Error, Check: intentsWithoutInput,
-			Doc:    `A template has intents, but not stdin = "pipe": it could not read the message.`,
+			Doc:    `A template has intents, but not stdin = "pipe": its command could not read the message.`,
 			Remedy: `Write stdin = "pipe".`},
 		{Code: "E171", Severity: schema.Error, Check: intentsOfTwo,
 			Doc:    "Two templates have the same kind among their intents: agentinit could not tell which to start.",

@@ -52,7 +52,7 @@ func linkedDataRules() []Rule {
 			Remedy: "Enable the privacy filter."},
 		{Code: "E048", Severity: schema.Error, Check: withLinkedData(handoffOrder),
 			Doc:    `linked_data.privacy_handoff.order is not "after".`,
-			Remedy: `Write "after", or nothing.`},
+			Remedy: `Write "after", or leave the key out.`},
 		{Code: "E049", Severity: schema.Error, Check: withLinkedData(didResolverOff),
 			Doc:    "linked_data.did_documents is open with method nostr, but integrations.solid_pod_rs.enable_did_nostr is false.",
 			Remedy: "Set enable_did_nostr = true, or use another method."},

@@ -30,7 +30,7 @@ func portRules() []Rule {
 				return collisions(d, metricsPort)
 			}},
 		{Code: "E025", Severity: schema.Error,
-			Doc:    "privacy_filter.enabled is on, and privacy_filter.port is a reserved port or that of another key as written.",
+			Doc:    "privacy_filter.enabled is on, and privacy_filter.port is a reserved port, or another key of the manifest has the same port.",
 			Remedy: "Take another one; 9092 is the default.",
 			Check: func(d *schema.Document, _ Facts) []schema.Finding {
 				if !d.On("privacy_filter.enabled") {
@@ -39,7 +39,7 @@ func portRules() []Rule {
 				return collisions(d, filterPort, metricsPort, podPort)
 			}},
 		{Code: "E028", Severity: schema.Error,
-			Doc:    "sovereign_mesh.relay.enabled is on, and sovereign_mesh.relay.port is a reserved port or that of another key as written.",
+			Doc:    "sovereign_mesh.relay.enabled is on, and sovereign_mesh.relay.port is a reserved port, or another key of the manifest has the same port.",
 			Remedy: "Take another one; 7777 is the default.",
 			Check: func(d *schema.Document, _ Facts) []schema.Finding {
 				if !d.On("sovereign_mesh.relay.enabled") {

@@ -19,13 +19,13 @@ func relayRules() []Rule {
 			Doc:    `sovereign_mesh.relay.ingress_policy is "open" and external_fanout is "bidirectional": any client of the relay could make the box publish.`,
 			Remedy: `Use "signed-only" or "allowlist", or another fan-out.`},
 		{Code: "W030", Severity: schema.Warning, Check: withRelay(openIngress),
-			Doc:    `sovereign_mesh.relay.ingress_policy is "open": every client may write. With two-way fan-out it is E030 instead.`,
+			Doc:    `sovereign_mesh.relay.ingress_policy is "open": every client may write. With external_fanout = "bidirectional" the finding is E030 instead.`,
 			Remedy: `Use "signed-only" or "allowlist".`},
 		{Code: "W031", Severity: schema.Warning, Check: withRelay(nip04),
 			Doc:    "sovereign_mesh.relay.allow_nip04 is on: the older direct messages leak who talks with whom.",
 			Remedy: "Switch it off."},
 		{Code: "W039", Severity: schema.Warning, Check: withRelay(emptyAllowlist),
-			Doc:    `sovereign_mesh.relay.ingress_policy is written as "allowlist", but allowed_pubkeys is empty: only the own key may write.`,
+			Doc:    `sovereign_mesh.relay.ingress_policy is written as "allowlist", but allowed_pubkeys is empty: only the key of the box may write.`,
 			Remedy: "List the keys that may write."},
 	}
 }
