@@ -171,3 +171,12 @@ func TestSandboxText(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A RUNNING program that fails its health check still counts for /ready. The page says the same.
+func TestReadyTextOfAnUnhealthyProgram(t *testing.T) {
+	pg := page{}
+	pg.State, pg.PID, pg.Ready, pg.Reason = "RUNNING", 7, true, "unhealthy: refused"
+	if got, want := readyText(pg), "yes, by: when it runs"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

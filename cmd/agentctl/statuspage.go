@@ -117,7 +117,7 @@ func readyText(pg page) string {
 		how = pg.why.Ready
 	}
 	switch {
-	case pg.Ready && pg.Healthy:
+	case pg.Ready:
 		return "yes, by: " + how
 	case pg.PID == 0:
 		return "by: " + how
