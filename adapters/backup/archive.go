@@ -124,7 +124,7 @@ func (s *State) staging(purpose string) (string, error) {
 	}
 	dir, err := os.MkdirTemp(home, stagingPrefix+purpose+"-")
 	if err != nil {
-		return "", adapters.Unavailable(err, "cannot prepare the copy")
+		return "", adapters.Unavailable(err, "cannot prepare the copy in the workspace, which must be writable")
 	}
 	return dir, nil
 }

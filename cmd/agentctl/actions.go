@@ -229,7 +229,7 @@ func (c *cli) waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (
 	if q.Timeout > 0 {
 		// A little later than the server, whose answer says what is missing.
 		var cancel context.CancelFunc
-		until, cancel = context.WithTimeoutCause(ctx, q.Timeout+5*time.Second, errors.New("no answer in time"))
+		until, cancel = context.WithTimeoutCause(ctx, q.Timeout+5*time.Second, errors.New("agentinit gave no answer in time"))
 		defer cancel()
 	}
 	asked := time.Now()

@@ -77,14 +77,14 @@ func (c *cli) copyBackup(w io.Writer, r io.Reader, secrets bool) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("the backup is not whole: %w", err)
+			return fmt.Errorf("the backup is not complete: %w", err)
 		}
 		if header.Typeflag == tar.TypeReg { // a part without files still has its directory
 			files++
 		}
 	}
 	if _, err := io.Copy(io.Discard, r); err != nil { // what follows the end of the archive
-		return fmt.Errorf("the backup is not whole: %w", err)
+		return fmt.Errorf("the backup is not complete: %w", err)
 	}
 	if files <= 1 { // the list of the parts
 		hint := "; keys and identities need --include-secrets"

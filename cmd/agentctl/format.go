@@ -169,7 +169,7 @@ func expand(b *strings.Builder, template string, data any) (rest string, ended b
 		case strings.HasPrefix(action, `"`):
 			var text string
 			if text, err = strconv.Unquote(action); err != nil {
-				err = fmt.Errorf("%s is no quoted text", action)
+				err = fmt.Errorf("%s is not a quoted text", action)
 			}
 			b.WriteString(text)
 		default:
@@ -236,11 +236,11 @@ func lookUpPath(path string, data any) (values []any, err error) {
 	case strings.HasPrefix(path, "@"):
 		path = "$" + path[1:]
 	case !strings.HasPrefix(path, "$"):
-		return nil, fmt.Errorf("%q is no path: begin with a dot", path)
+		return nil, fmt.Errorf("%q is not a path: begin it with a dot", path)
 	}
 	expression, err := jp.ParseString(path)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no path: %w", path, err)
+		return nil, fmt.Errorf("%q is not a path: %w", path, err)
 	}
 	return expression.Get(data), nil
 }

@@ -125,7 +125,7 @@ relay takes it, after a restart of the box too. The event's id is printed. With
 			for _, tag := range tags {
 				name, value, ok := strings.Cut(tag, "=")
 				if !ok || name == "" {
-					return usageError("--tag %s: want NAME=VALUE", tag)
+					return usageError("--tag %s: write NAME=VALUE", tag)
 				}
 				in.Tags = append(in.Tags, []string{name, value})
 			}
