@@ -151,7 +151,7 @@ func decodesStep(v any) error {
 }
 
 func passShape() *shape {
-	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets (a name that ends in TOKEN, SECRET, PASSWORD, KEY or the like, or that providers, slots, log collectors and [api.keys] name), \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty().formOf(decodesVariables)}
+	s := &shape{kinds: kString | kBool | kArray, doc: "Which variables of agentinit the program inherits. \"safe\" (true): all but secrets. A variable is a secret if its name ends in TOKEN, SECRET, PASSWORD, KEY or the like, or if providers, slots, log collectors or [api.keys] name it. \"all\": all. \"none\" (false): none. Names and patterns: only these. A pattern passes no secret; a whole name does.", items: text("").nonEmpty().formOf(decodesVariables)}
 	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
 }
 
@@ -358,7 +358,7 @@ func supervisorShape() *shape {
 			field("level", logLevel("Lowest level of agentinit's own log lines.")),
 			field("forward", mapping("Collectors to which the output of programs is sent, one table for each. Changes take effect at the next boot.", programNames, forwardShape())),
 		)),
-		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),
+		field("image", text("Image of the box, for agentctl generate; absent: that of --image, else the local tag.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),
 	}
 	return table("agentinit itself, and the box around the programs.", append(keys, deploymentKeys("the box")...)...)
 }

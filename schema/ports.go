@@ -148,8 +148,8 @@ func portsShape(doc string) *shape {
 // ignores them.
 func deploymentKeys(of string) []key {
 	return []key{
-		field("ports", portsShape("Ports that "+of+" listens on and that generated descriptions publish: a number, host and box (\"80:8080\"), with an address before it, \"/udp\" behind it. agentinit's own listeners need none.")),
-		field("volumes", list("What "+of+" keeps: a volume's name or a path of the host, and where it is mounted, \":ro\" behind it for reading alone. For generated descriptions.", text("").formOf(decodes[Volume])).def([]string{}).eg([]any{"data:/var/lib/app", "./nginx.conf:/etc/nginx/nginx.conf:ro"})),
-		field("writable", list("Directories that "+of+" writes and that need not last: generated descriptions mount a tmpfs there, because the rest of the box is read-only.", text("").formOf(decodesWritable)).def([]string{}).eg([]any{"/var/cache/nginx"})),
+		field("ports", portsShape("Ports that "+of+" listens on and that agentctl generate publishes: a number, or the ports of the host and of the box (\"80:8080\"). An address may stand before them, and \"/udp\" behind them. agentinit's own listeners need no entry.")),
+		field("volumes", list("What "+of+" keeps, for the files of agentctl generate: the name of a volume or a path of the host, then where it is mounted. \":ro\" behind it makes it read-only.", text("").formOf(decodes[Volume])).def([]string{}).eg([]any{"data:/var/lib/app", "./nginx.conf:/etc/nginx/nginx.conf:ro"})),
+		field("writable", list("Directories that "+of+" writes and that need not last: the files of agentctl generate mount a tmpfs there, because the rest of the box is read-only.", text("").formOf(decodesWritable)).def([]string{}).eg([]any{"/var/cache/nginx"})),
 	}
 }
