@@ -183,12 +183,15 @@ waits for the readiness of the box, and any other state for every program. If
 agentinit does not answer yet, the command waits for agentinit too, and says so
 after two seconds.
 
-ready means RUNNING, with the condition "ready" of the manifest, if there is one,
-fulfilled. A oneshot or a run of a schedule is ready when it has completed.
-running means RUNNING or completed. completed means that a oneshot or a run of a
-schedule has ended as expected. A service never completes, and the command refuses
-to wait for that. stopped means a state that lasts without a process: STOPPED,
-EXITED or FATAL.
+ready: the program is RUNNING, and the condition "ready" of the manifest holds if
+there is one. A oneshot or a run of a schedule is ready when it has completed.
+
+running: the program is RUNNING, or has completed.
+
+completed: a oneshot or a run of a schedule has ended as expected. A service never
+completes, and the command refuses to wait for that.
+
+stopped: a state that lasts without a process: STOPPED, EXITED or FATAL.
 
 The command may miss a state that is over within milliseconds.
 

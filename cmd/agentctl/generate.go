@@ -99,7 +99,7 @@ func newGenerator(c *cli, g generator) *cobra.Command {
 	}
 	if g.several != nil {
 		use, args = " [FILE]...", cobra.ArbitraryArgs
-		more = "Each FILE becomes one box, named after its file without the extension.\n"
+		more = "If you name several FILEs, each becomes one box, named after its file without the\nextension.\n"
 	}
 	cmd := &cobra.Command{
 		Use:   g.name + use,
