@@ -305,6 +305,7 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 	switch {
 	case kind == program.Remove:
 		e.wanted, e.blocked, e.restarts, e.again, e.revive, e.halt = false, false, "", false, false, haltNone
+		l.noMoreRuns(e) // what a run needs may be forgotten before the present run has ended
 		l.step(e, program.Event{Kind: program.Stop})
 		return false
 	case kind == program.Live:
@@ -325,8 +326,11 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 
 // replace gives a program a specification that needs a new process.
 func (l *loop) replace(e *entry, spec *program.Spec) bool {
-	e.cron = nil
-	l.agenda.set(&e.cronD, time.Time{})
+	l.noMoreRuns(e)
+	if !e.scheduled() && spec.Type == program.Schedule {
+		e.paused = !spec.Autostart
+		l.unwant(e, "")
+	}
 	ran := e.active()
 	if ran {
 		l.step(e, program.Event{Kind: program.Stop})

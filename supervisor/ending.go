@@ -112,8 +112,8 @@ func (l *loop) shutDown(c Cause) {
 	n.phase, n.cause, n.began = draining, c, l.now()
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
-		l.agenda.set(&e.cronD, time.Time{})
-		e.again, e.revive, e.asked, e.halt, e.cron = false, false, false, haltNone, nil
+		l.noMoreRuns(e)
+		e.again, e.revive, e.asked, e.halt = false, false, false, haltNone
 		if e.wanted || e.waiting != "" || e.scheduled() {
 			l.unwant(e, "not started: the box is shutting down")
 		}

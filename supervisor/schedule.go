@@ -64,10 +64,16 @@ func (l *loop) planNext(e *entry) {
 
 // pause prevents a schedule from starting runs until it is resumed.
 func (l *loop) pause(e *entry) {
-	e.paused, e.again, e.cron = true, false, nil
-	l.agenda.set(&e.cronD, time.Time{})
+	e.paused, e.again = true, false
+	l.noMoreRuns(e)
 	l.show(e)
 	l.touch(e)
+}
+
+// noMoreRuns takes the times of the coming runs from a schedule.
+func (l *loop) noMoreRuns(e *entry) {
+	e.cron = nil
+	l.agenda.set(&e.cronD, time.Time{})
 }
 
 // resume lets a paused schedule run again, even if the boot has not reached its wave yet.
