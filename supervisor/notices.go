@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"maps"
+
 	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -61,7 +63,9 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 	} else {
 		delete(s.byID, e.ID)
 		delete(s.runs, r.key)
-		delete(s.runs, r.born)
+		if r.renamed {
+			maps.DeleteFunc(s.runs, func(_ runKey, other *systemRun) bool { return other == r })
+		}
 		if !r.forgotten {
 			s.spent[r.key.name] += e.CPU
 		}

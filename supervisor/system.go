@@ -68,6 +68,7 @@ type runKey struct {
 type systemRun struct {
 	key     runKey // with the program's present name; System.mu
 	born    runKey // with the program's name when the run began: probes and notices use that name
+	renamed bool   // System.runs has the run under its former names too; System.mu
 	spec    *program.Spec
 	proc    proc.Process
 	capture *logs.Capture
@@ -331,7 +332,7 @@ func (s *System) Rename(was, name string) {
 	s.mu.Lock()
 	for key, r := range maps.Clone(s.runs) {
 		if r.key.name == was {
-			r.key.name = name
+			r.key.name, r.renamed = name, true
 			s.runs[runKey{name, key.run}] = r
 		}
 	}

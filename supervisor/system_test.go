@@ -521,6 +521,25 @@ func TestEndDatedBeforeTheStart(t *testing.T) {
 	}
 }
 
+// The end of a run removes the run under all its names, also if the last one is the first one.
+func TestARenamedRunIsForgotten(t *testing.T) {
+	s := &System{
+		notices: make(chan Notice, 256), stop: make(chan struct{}),
+		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration),
+	}
+	p, key := spec("web"), runKey{"web", 1}
+	r := &systemRun{key: key, born: key, spec: &p}
+	s.byID[1], s.runs[key] = r, r
+	s.Rename("web", "web:0")
+	s.Rename("web:0", "web")
+	s.mu.Lock()
+	s.route(proc.Exit{Kind: proc.Emptied, ID: 1})
+	s.mu.Unlock()
+	if n := <-s.Notices(); n.Program != "web" || len(s.runs) != 0 {
+		t.Errorf("notice %+v, left %v", n, s.runs)
+	}
+}
+
 // After the end of the supervisor, no goroutine reads notices, and all calls to the System must
 // still return. A late reader gets all notices in order.
 func TestNoticesThatNobodyReads(t *testing.T) {
