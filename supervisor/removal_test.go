@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,5 +46,49 @@ func TestAProgramBecomesAPausedSchedule(t *testing.T) {
 		b.pass(time.Hour)
 		b.is("job", program.Stopped, "paused")
 		b.is("other", program.Stopped, "paused")
+	})
+}
+
+// A shutdown that comes during a roll ends it: no further instance restarts, even while the box
+// drains, and the apply returns.
+func TestAShutdownEndsARoll(t *testing.T) {
+	for _, drain := range []time.Duration{0, 10 * time.Second} {
+		t.Run(drain.String(), func(t *testing.T) {
+			inBox(t, func(b *box) {
+				for _, name := range []string{"w:0", "w:1", "w:2"} {
+					b.p.after[name] = 5 * time.Second
+				}
+				b.boot(Config{Drain: drain, StopGrace: time.Minute}, instances("w", 3, notify)...)
+				b.pass(time.Minute)
+				b.k.forget()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					_, _ = b.sup.Apply(context.Background(), instances("w", 3, notify, argv("new"))) // its result is that of the moment
+				}()
+				b.pass(time.Second)
+				b.sup.Shutdown("test")
+				<-done
+				<-b.sup.Done()
+				b.pass(0)
+				if said := b.k.said(); strings.Contains(said, "start w:1") || strings.Contains(said, "start w:2") {
+					t.Error(said)
+				}
+			})
+		})
+	}
+}
+
+// A start of all programs resumes a paused schedule; it starts no run.
+func TestStartAllResumesASchedule(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, backup(manual), spec("a", manual))
+		b.pass(0)
+		if err := b.sup.StartAll(b.t.Context(), "job", "a"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Minute)
+		b.asked("start a")
+		b.is("job", program.Stopped, "waits for its next run")
 	})
 }
