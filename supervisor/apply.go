@@ -327,9 +327,12 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 // replace gives a program a specification that needs a new process.
 func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	l.noMoreRuns(e)
-	if !e.scheduled() && spec.Type == program.Schedule {
+	switch is, was := spec.Type == program.Schedule, e.scheduled(); {
+	case is && !was:
 		e.paused = !spec.Autostart
 		l.unwant(e, "")
+	case was && !is:
+		e.again = false
 	}
 	ran := e.active()
 	if ran {

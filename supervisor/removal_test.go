@@ -92,3 +92,18 @@ func TestStartAllResumesASchedule(t *testing.T) {
 		b.is("job", program.Stopped, "waits for its next run")
 	})
 }
+
+// A queued run of a schedule is forgotten when the schedule becomes another program.
+func TestAQueuedRunEndsWithItsSchedule(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["job"] = habit{lives: 15 * time.Minute}
+		b.boot(Config{}, backup(func(s *program.Spec) { s.Overlap = program.OverlapQueue }))
+		b.pass(21 * time.Minute) // the second run waits for the end of the first
+		b.k.forget()
+		b.k.habits["job"] = habit{lives: time.Minute}
+		b.apply(spec("job", func(s *program.Spec) { s.Restart = program.RestartNever }))
+		b.pass(time.Hour)
+		b.asked("TERM job, start job, KILL job")
+		b.is("job", program.Exited, "")
+	})
+}
