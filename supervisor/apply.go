@@ -302,6 +302,9 @@ func (l *loop) rename(was, name string) {
 
 // change carries out one change and tells whether the program must restart.
 func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, back bool) bool {
+	if e.scheduled() && !e.released && spec != nil && spec.Autostart && !e.spec().Autostart {
+		e.paused = false // only autostart = false has paused it
+	}
 	switch {
 	case kind == program.Remove:
 		e.wanted, e.blocked, e.restarts, e.again, e.revive, e.halt = false, false, "", false, false, haltNone

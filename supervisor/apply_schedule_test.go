@@ -107,3 +107,16 @@ func TestAQueuedRunEndsWithItsSchedule(t *testing.T) {
 		b.is("job", program.Exited, "")
 	})
 }
+
+// An apply that sets autostart activates a schedule that was never resumed, as it starts a service
+// that was never started.
+func TestAutostartActivatesASchedule(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, backup(manual), spec("a", manual))
+		b.pass(time.Minute)
+		b.apply(backup(), spec("a"))
+		b.pass(time.Minute)
+		b.is("a", program.Running, "")
+		b.is("job", program.Stopped, "waits for its next run")
+	})
+}
