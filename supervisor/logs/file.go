@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"weak"
 
 	"golang.org/x/sys/unix"
 
@@ -117,8 +118,15 @@ func (p *Plane) sweep() {
 			last[f] = true
 		}
 	}
-	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
-		return !last[f] && f.refs == 0 && f.queue.atRest() && f.failure.Load() == nil && f.archive.atRest()
+	maps.DeleteFunc(p.swept, func(_ string, gen weak.Pointer[generation]) bool { return gen.Value() == nil })
+	maps.DeleteFunc(p.files, func(path string, f *fileSink) bool {
+		if last[f] || f.refs > 0 || !f.queue.atRest() || f.failure.Load() != nil || !f.archive.atRest() {
+			return false
+		}
+		if f.gen != nil {
+			p.swept[path] = weak.Make(f.gen)
+		}
+		return true
 	})
 }
 
@@ -398,7 +406,7 @@ func (f *fileSink) open() error {
 		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
 	if f.gen == nil && !f.known {
-		f.gen = f.plane.remembered(f.options.Load().Program, f.path, info)
+		f.gen = f.plane.remembered(f.path, info)
 	}
 	f.adopt(file, info)
 	f.archive.tidy(f.options.Load(), f.size)
@@ -428,24 +436,18 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	f.gen.mu.Unlock()
 }
 
-// remembered finds the generation of a file in a program's rings, if its sink was forgotten
-// meanwhile; nil if there is none. Rotation must go on to record in it where the file is.
-func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
-	ino := inode(info)
-	for _, pl := range p.list([]string{program}) {
-		for i := range pl.rings {
-			pl.mu.Lock()
-			chunks := pl.rings[i].chunks(0)
-			pl.mu.Unlock()
-			for _, c := range slices.Backward(chunks) {
-				// A shorter file is another file that got the same inode number.
-				if c.file != nil && c.file.ino == ino && c.off+int64(c.n) <= info.Size() && c.file.isAt(path) {
-					return c.file
-				}
-			}
-		}
+// remembered finds the generation of a path whose sink was forgotten meanwhile; nil if no ring refers to
+// it. Rotation must go on to record in it where the file is. Another program may use the path now.
+func (p *Plane) remembered(path string, info os.FileInfo) *generation {
+	p.mu.Lock()
+	gen := p.swept[path].Value()
+	delete(p.swept, path)
+	p.mu.Unlock()
+	// A shorter file is another file that got the same inode number.
+	if gen == nil || gen.ino != inode(info) || info.Size() < max(gen.inherited, gen.recorded.Load()) || !gen.isAt(path) {
+		return nil
 	}
-	return nil
+	return gen
 }
 
 // endOldLine ends a line that an earlier agentinit, or a tool that has truncated the file, left

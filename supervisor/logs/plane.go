@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 )
 
 // Config says how a Plane works. Zero values mean the defaults.
@@ -77,7 +78,8 @@ type Plane struct {
 	programs map[string]*programLog
 	leaving  []*programLog // removed, but a reader may want their lines; oldest first
 	files    map[string]*fileSink
-	sweepAt  int // how many files are known when some are forgotten
+	swept    map[string]weak.Pointer[generation] // by path, of forgotten files, while a ring refers to them
+	sweepAt  int                                 // how many files are known when some are forgotten
 	reactors []*reactor
 	nextUp   int
 	closed   bool
@@ -92,7 +94,7 @@ func New(cfg Config) *Plane {
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(string, error) {}
 	}
-	p := &Plane{cfg: cfg, fileHold: fileHold, programs: map[string]*programLog{}, files: map[string]*fileSink{}}
+	p := &Plane{cfg: cfg, fileHold: fileHold, programs: map[string]*programLog{}, files: map[string]*fileSink{}, swept: map[string]weak.Pointer[generation]{}}
 	p.budget.max = cfg.TotalBytes
 	p.ended = make(chan struct{})
 	close(p.ended)

@@ -650,34 +650,38 @@ func TestFileThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// A program starts again after its file was forgotten. The rings still have lines of the earlier
-// run in that file, even after its rotation.
+// A program, or another one, uses a file again after it was forgotten. The rings still have lines of the
+// earlier run in that file, even after its rotation.
 func TestFileIsForgottenBetweenRuns(t *testing.T) {
-	p := newPlane(t, Config{})
-	o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "web"), MaxBytes: 30, Backups: -1, Compress: CompressZstd}
-	var want []string
-	for run := range 3 {
-		o.Run = uint64(run + 1)
-		text := fmt.Sprintf("run %d line 0\nrun %d line 1\n", run, run)
-		capture(t, p, o, text)
-		want = append(want, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
-		settle(t, p)
-		for _, f := range p.files {
-			for !f.queue.atRest() {
-				runtime.Gosched() // the file is being closed
+	for name, programs := range map[string][]string{"one program": {"web", "web", "web"}, "several programs": {"a", "b", "c"}} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlane(t, Config{})
+			o := Options{Path: filepath.Join(t.TempDir(), "web"), MaxBytes: 30, Backups: -1, Compress: CompressZstd}
+			var want []string
+			for run, program := range programs {
+				o.Program, o.Run = program, uint64(run+1)
+				text := fmt.Sprintf("run %d line 0\nrun %d line 1\n", run, run)
+				capture(t, p, o, text)
+				want = append(want, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+				settle(t, p)
+				for _, f := range p.files {
+					for !f.queue.atRest() {
+						runtime.Gosched() // the file is being closed
+					}
+				}
+				p.mu.Lock()
+				p.programs[program].files = [2]*fileSink{} // as if it had used another file since
+				p.sweep()
+				left := len(p.files)
+				p.mu.Unlock()
+				if left != 0 {
+					t.Fatalf("%d files are known", left)
+				}
 			}
-		}
-		p.mu.Lock()
-		p.programs["web"].files = [2]*fileSink{} // as if it had used another file since
-		p.sweep()
-		left := len(p.files)
-		p.mu.Unlock()
-		if left != 0 {
-			t.Fatalf("%d files are known", left)
-		}
-	}
-	if got := texts(all(p, Query{})); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+			if got := texts(all(p, Query{})); !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+		})
 	}
 }
 
