@@ -155,11 +155,15 @@ func (b *Bus) Publish(e Event) uint64 {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	if mask := b.mask.Load(); mask != nil {
+	mask := b.mask.Load()
+	if mask != nil {
 		e = masked(e, *mask)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if newer := b.mask.Load(); newer != mask { // SetMask has perhaps been through the ring already
+		e = masked(e, *newer)
+	}
 	b.last++
 	e.Seq = b.last
 	if len(b.ring) < b.held {

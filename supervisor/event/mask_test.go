@@ -59,3 +59,15 @@ func TestMaskThatBreaksJSON(t *testing.T) {
 		t.Errorf("%s, %v", data, err)
 	}
 }
+
+func TestMaskSetDuringPublish(t *testing.T) {
+	b := NewBus(4)
+	b.SetMask(func(text string) string {
+		b.SetMask(func(text string) string { return strings.ReplaceAll(text, "secret", "***") })
+		return text
+	})
+	b.Publish(Event{Name: "X", Fields: map[string]any{"path": "/secret"}})
+	if e, _ := b.Watch(0).TryNext(); e.Fields["path"] != "/***" {
+		t.Errorf("an event published while the mask changes has path %v", e.Fields["path"])
+	}
+}
