@@ -118,7 +118,7 @@ func number(v string, high int) (int, error) {
 	return n, nil
 }
 
-// microseconds accepts 1 µs to about 292,000 years, the range of time.Duration.
+// microseconds accepts 1 µs to about 292 years, the range of time.Duration.
 func microseconds(v string) (time.Duration, error) {
 	n, err := number(v, math.MaxInt64/int(time.Microsecond))
 	return time.Duration(n) * time.Microsecond, err
