@@ -1,6 +1,7 @@
 package ready
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -344,10 +345,13 @@ func (n *Notifier) state(program string, run uint64) *notified {
 }
 
 // look returns what a run has reported so far, and a channel that closes when it reports more. ok
-// is false if a newer run has replaced it.
-func (n *Notifier) look(program string, run uint64) (st notified, ok bool) {
+// is false if a newer run has replaced it, or if ctx, that of the watch, has ended.
+func (n *Notifier) look(ctx context.Context, program string, run uint64) (st notified, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if ctx.Err() != nil {
+		return notified{}, false // a record that is made after Forget would stand in the way of a new program
+	}
 	if p := n.state(program, run); p != nil {
 		return *p, true
 	}

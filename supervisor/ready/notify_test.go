@@ -1,6 +1,7 @@
 package ready
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,10 +77,10 @@ func TestNotifierDelivers(t *testing.T) {
 	// A message is delivered before it is noted. With the next one, it is noted for certain.
 	send(t, n.Address(), "STATUS=", nil)
 	<-h.messages
-	if st, ok := n.look("web", 7); !ok || !st.ready || st.pings != 1 {
+	if st, ok := n.look(t.Context(), "web", 7); !ok || !st.ready || st.pings != 1 {
 		t.Errorf("state = %+v", st)
 	}
-	if _, ok := n.look("web", 6); ok {
+	if _, ok := n.look(t.Context(), "web", 6); ok {
 		t.Error("an older run is still known")
 	}
 }
@@ -156,7 +157,7 @@ func TestNotifierRefuses(t *testing.T) {
 		if got := <-h.refused; !strings.Contains(got, "MAINPID") {
 			t.Errorf("reason = %q", got)
 		}
-		if st, _ := n.look("web", 7); st.ready {
+		if st, _ := n.look(t.Context(), "web", 7); st.ready {
 			t.Error("half of a bad message counted")
 		}
 	})
@@ -314,5 +315,23 @@ func TestFlush(t *testing.T) {
 	defer n.mu.Unlock()
 	if len(n.flushes) != 0 {
 		t.Errorf("%d are kept", len(n.flushes))
+	}
+}
+
+// A watch that wakes up late must not leave a record of a removed program: the runs of a new program of
+// that name count from 1 again.
+func TestForgottenProgramStaysForgotten(t *testing.T) {
+	n := newNotifier(NotifierConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, ok := n.look(ctx, "web", 7); !ok {
+		t.Fatal("the run is not known")
+	}
+	cancel()
+	n.Forget("web")
+	if _, ok := n.look(ctx, "web", 7); ok {
+		t.Error("a watch that has ended sees the removed program")
+	}
+	if _, ok := n.look(t.Context(), "web", 1); !ok {
+		t.Error("the first run of the new program counts as an older one")
 	}
 }

@@ -54,7 +54,7 @@ func notifyDialect(w *Watcher, t Target, p program.Probe) dialect {
 			return errNoNotifier
 		}
 		for {
-			st, ok := w.cfg.Notifier.look(t.Program, t.Run)
+			st, ok := w.cfg.Notifier.look(ctx, t.Program, t.Run)
 			if !ok {
 				return errReplaced
 			}

@@ -257,7 +257,7 @@ func (w *Watcher) watchdog(ctx context.Context, t Target, timeout time.Duration,
 	defer timer.Stop()
 	healthy, pings := true, uint64(0)
 	for {
-		st, ok := w.cfg.Notifier.look(t.Program, t.Run)
+		st, ok := w.cfg.Notifier.look(ctx, t.Program, t.Run)
 		if !ok {
 			return // a newer run has begun
 		}
