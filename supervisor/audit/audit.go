@@ -27,10 +27,11 @@ import (
 
 // The limits of the record.
 const (
-	keptLines   = 2048     // in memory
-	pendingMost = 4096     // lines that wait while the disk takes no data
-	fileMost    = 8 << 20  // bytes of a file; then it is renamed to NAME.1, and only one such file is kept
-	lineMost    = 64 << 10 // bytes of a line, for readers
+	keptLines   = 2048           // in memory
+	pendingMost = 4096           // lines that wait while the disk takes no data
+	fileMost    = 8 << 20        // bytes of a file; then it is renamed to NAME.1, and only one such file is kept
+	lineMost    = 64 << 10       // bytes of a line, for readers
+	bodyMost    = lineMost - 128 // bytes of a line without its hash
 )
 
 // Entry is one request. Empty fields are left out.
@@ -120,7 +121,10 @@ func (l *Log) Append(e Entry) {
 	defer l.mu.Unlock()
 	e.Seq, e.Time, e.Prev = l.seq+1, time.Now().UTC(), l.head
 	body, err := json.Marshal(e)
-	if err != nil { // JSON cannot encode one of the details
+	if err == nil && len(body) > bodyMost {
+		err = fmt.Errorf("the details are too long: the entry has %d bytes", len(body))
+	}
+	if err != nil { // also if JSON cannot encode one of the details
 		e.Details = map[string]any{"error": err.Error()}
 		if body, err = json.Marshal(e); err != nil {
 			return

@@ -85,6 +85,24 @@ func TestEveryChangeIsFound(t *testing.T) {
 }
 
 // What was removed does not come back with the next entry, even if that is the remover's own.
+// A request can name so much that its line is longer than readers take. The entry stays, without the
+// details.
+func TestALineIsBounded(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "audit.jsonl"))
+	for _, n := range []int{10, lineMost / 6, lineMost} {
+		l.Append(Entry{Via: "socket", Action: "stop", Details: map[string]any{"programs": strings.Repeat("<", n)}})
+	}
+	fill(l, 1)
+	if r, err := l.Check(); err != nil || r.Problem != "" || r.Lines != 4 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for i, line := range l.Lines(0) {
+		if cut := strings.Contains(string(line), "are too long"); len(line) > lineMost || cut != (i == 1 || i == 2) {
+			t.Errorf("line %d has %d bytes: %.300s", i, len(line), line)
+		}
+	}
+}
+
 func TestRemovedLinesStayMissing(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"removed":  os.Remove,
