@@ -59,7 +59,7 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 // waitUntil polls, because the owner does not report what is waited for. It gives up after a minute.
 func waitUntil(ok func() bool) {
 	for end := time.Now().Add(time.Minute); !ok() && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
+		runtime.Gosched()
 	}
 }
 
