@@ -138,6 +138,14 @@ func show[T any](c *cli, raw json.RawMessage, err error, text func(T)) error {
 	return err
 }
 
+// shown is show for a caller that needs the answer itself, with --json too.
+func shown[T any](c *cli, raw json.RawMessage, err error, text func(T)) (v T, _ error) {
+	if err := show(c, raw, err, text); err != nil {
+		return v, err
+	}
+	return decoded[T](raw)
+}
+
 func decoded[T any](raw json.RawMessage) (v T, err error) {
 	if err = json.Unmarshal(raw, &v); err != nil {
 		err = failed(fmt.Errorf("cannot read the answer: %w", err))

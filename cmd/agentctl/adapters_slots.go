@@ -140,10 +140,7 @@ func newMemRemove(c *cli, ns *string) *cobra.Command {
 
 // deleted fails if the item did not exist, with --json too.
 func (c *cli) deleted(name string, raw json.RawMessage, err error) error {
-	if err := show(c, raw, err, func(struct{}) {}); err != nil {
-		return err
-	}
-	r, err := decoded[struct{ Deleted bool }](raw)
+	r, err := shown(c, raw, err, func(struct{ Deleted bool }) {})
 	if err == nil && !r.Deleted {
 		return &exitError{exitFailure, fmt.Errorf("there is no %q", name)}
 	}

@@ -165,12 +165,9 @@ func (c *cli) meshPublish(ctx context.Context, in any, wait time.Duration, key s
 		Method: http.MethodPost, Path: "/v1/mesh/publish", Header: header, Body: strings.NewReader(string(body)),
 		Query: url.Values{"wait_s": {strconv.Itoa(int(wait.Seconds()))}},
 	})
-	if err := show(c, raw, err, func(r meshReceipt) {
+	r, err := shown(c, raw, err, func(r meshReceipt) {
 		fmt.Fprintln(c.stdout, printable(cmp.Or(r.EventID, r.PendingID)))
-	}); err != nil {
-		return err
-	}
-	r, err := decoded[meshReceipt](raw)
+	})
 	switch {
 	case err != nil:
 		return err

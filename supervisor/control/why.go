@@ -70,7 +70,7 @@ func (s *Server) recent(name string) ([]api.Event, error) {
 func explain(p supervisor.Status, snap supervisor.Snapshot, manifest string) api.Why {
 	why := api.Why{
 		Program: toProgram(p), Time: snap.Time,
-		Summary: summary(p, snap.Time), Next: next(p, snap.Time), Ending: ending(p), Ready: readyBy(p), Do: advice(p, snap.Programs, manifest),
+		Summary: summary(p, snap.Time), Next: next(p, snap.Time), Ending: ending(p), Ready: p.Spec.ReadyBy(), Do: advice(p, snap.Programs, manifest),
 	}
 	for _, other := range snap.Programs {
 		if other.Spec != nil && slices.ContainsFunc(other.Spec.Needs, func(n program.Need) bool { return n.Program == p.Name }) {
@@ -127,18 +127,10 @@ func awaited(p supervisor.Status) string {
 	if p.Reason != "" {
 		return ": " + p.Reason
 	}
-	if text := readyBy(p); text != "" {
+	if text := p.Spec.ReadyBy(); text != "" {
 		return ": it declares readiness by " + text
 	}
 	return ""
-}
-
-// readyBy is what a program declares as its readiness.
-func readyBy(p supervisor.Status) string {
-	if p.Spec == nil {
-		return ""
-	}
-	return p.Spec.ReadyBy()
 }
 
 // next says what happens without a further request.

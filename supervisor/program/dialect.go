@@ -91,8 +91,12 @@ func (p Probe) String() string {
 	return strings.Replace(d.Words, "%s", target, 1)
 }
 
-// ReadyBy is what a program declares as its readiness, in words and without secrets.
+// ReadyBy is what a program declares as its readiness, in words and without secrets; "" if it
+// declares nothing, or if s is nil.
 func (s *Spec) ReadyBy() string {
+	if s == nil {
+		return ""
+	}
 	parts := make([]string, len(s.Readiness.Probes))
 	for i, probe := range s.Readiness.Probes {
 		parts[i] = s.Hide(probe.String())
