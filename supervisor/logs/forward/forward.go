@@ -80,9 +80,11 @@ type Forwarder struct {
 	sent, dropped, retries atomic.Uint64
 	failing                bool
 
-	stop context.CancelFunc
-	done sync.WaitGroup
-	due  *time.Timer // expires when the first line of the batch has waited for BatchWait
+	stop     context.CancelFunc // ends the reading and the repeating of attempts
+	abort    context.CancelFunc // ends an attempt that is under way
+	stopping <-chan struct{}    // closed by stop
+	done     sync.WaitGroup
+	due      *time.Timer // expires when the first line of the batch has waited for BatchWait
 	// turn has room for one value. The goroutine that puts it there may use the batch and send it, until
 	// it takes the value back. It is a channel and not a mutex because the fake clock of synctest
 	// stands still while a goroutine waits for a mutex.
@@ -150,10 +152,12 @@ func New(cfg Config) (*Forwarder, error) {
 // batch and sends it when it is full. The other one sends it when its first line has waited long enough.
 // While the batch is being sent, the first goroutine waits with one line: the others stay in the rings.
 func (f *Forwarder) Start(source Source) {
-	ctx, stop := context.WithCancel(context.Background())
-	f.stop, f.turn, f.due = stop, make(chan struct{}, 1), time.NewTimer(f.cfg.BatchWait)
+	ctx, abort := context.WithCancel(context.Background())
+	reading, stop := context.WithCancel(ctx)
+	f.stop, f.abort, f.stopping = stop, abort, reading.Done()
+	f.turn, f.due = make(chan struct{}, 1), time.NewTimer(f.cfg.BatchWait)
 	f.done.Go(func() {
-		for line := range source.Read(ctx, logs.Query{Follow: true}) {
+		for line := range source.Read(reading, logs.Query{Follow: true}) {
 			if f.wants(line) {
 				f.collect(ctx, f.last.apart(line))
 			}
@@ -168,7 +172,7 @@ func (f *Forwarder) Start(source Source) {
 				f.turn <- struct{}{}
 				f.sendBatch(ctx)
 				<-f.turn
-			case <-ctx.Done():
+			case <-f.stopping:
 				return
 			}
 		}
@@ -178,19 +182,22 @@ func (f *Forwarder) Start(source Source) {
 // Close sends the lines that programs have printed until now: first those that the forwarder has,
 // because the rings may have forgotten them. It tries once and stops when ctx ends. It returns how many
 // lines the collector did not get.
+//
+// The answer to an attempt that is under way has half of the time. A collector that has taken the
+// batch would otherwise get it twice.
 func (f *Forwarder) Close(ctx context.Context, source Source) (missed uint64) {
 	if f.stop == nil {
 		return 0
 	}
 	f.stop()
+	waiting, cancel := sparing(ctx, 2)
+	context.AfterFunc(waiting, f.abort)
 	f.done.Wait()
+	cancel()
 	before := f.dropped.Load()
-	sending := ctx
-	if end, ok := ctx.Deadline(); ok { // lines that a slow collector leaves must still be read, to count them
-		var cancel context.CancelFunc
-		sending, cancel = context.WithDeadline(ctx, end.Add(-time.Until(end)/10))
-		defer cancel()
-	}
+	// Lines that a slow collector leaves must still be read, to count them.
+	sending, cancel := sparing(ctx, 10)
+	defer cancel()
 	var b batch
 	add := func(line logs.Line) {
 		if b.add(line, f.cfg.BatchLines) {
@@ -226,6 +233,14 @@ func (f *Forwarder) Close(ctx context.Context, source Source) (missed uint64) {
 	}
 	f.sender.close()
 	return f.dropped.Load() - before
+}
+
+// sparing returns a context that ends before ctx, when one nth of the remaining time is left.
+func sparing(ctx context.Context, n time.Duration) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(ctx, end.Add(-time.Until(end)/n))
+	}
+	return context.WithCancel(ctx)
 }
 
 // Stats returns the counters.
@@ -289,7 +304,7 @@ func (f *Forwarder) collect(ctx context.Context, line logs.Line) {
 	<-f.turn
 }
 
-// sendBatch sends the batch. When ctx has ended, it leaves the batch to Close.
+// sendBatch sends the batch. When agentinit stops, it leaves the rest to Close.
 func (f *Forwarder) sendBatch(ctx context.Context) {
 	f.due.Stop()
 	if len(f.batch.lines) > 0 {
@@ -298,9 +313,17 @@ func (f *Forwarder) sendBatch(ctx context.Context) {
 }
 
 // deliver sends lines until they are taken or refused. Without retry it tries once and counts what is
-// not taken as dropped. With retry it returns the lines that are left when ctx ends.
+// not taken as dropped. With retry it begins no attempt once agentinit stops, and returns the lines that
+// are left.
 func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) (rest []logs.Line) {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		select {
+		case <-f.stopping:
+			if retry {
+				return lines
+			}
+		default:
+		}
 		err := ctx.Err()
 		if err == nil {
 			err = f.attempt(ctx, lines)
@@ -320,10 +343,6 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 			f.dropped.Add(uint64(len(lines)))
 			return nil
 		}
-		if ctx.Err() != nil {
-			return lines
-		}
-		f.retries.Add(1)
 		pause := time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
 		var later *laterError
 		if errors.As(err, &later) {
@@ -331,7 +350,8 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 		}
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
+			f.retries.Add(1)
+		case <-f.stopping:
 			return lines
 		}
 	}

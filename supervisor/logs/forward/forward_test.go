@@ -394,6 +394,59 @@ func TestCloseSendsTheRest(t *testing.T) {
 	})
 }
 
+// An answer that is on its way when agentinit begins to stop is awaited: a collector that is only slow
+// gets no line twice. One that never answers does not use up the time that the other lines have.
+func TestCloseAwaitsTheAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer time.Duration // when the collector answers its first request
+		want   []string      // texts of the requests
+	}{
+		"slow": {4 * time.Second, []string{"a", "b"}},
+		"mute": {time.Hour, []string{"a", "a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", BatchLines: 1, Timeout: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sink := &slowAtFirst{answer: c.answer}
+				f.sender = sink
+				s := newSource(line(1, "web", "a"), line(2, "web", "b"))
+				f.Start(s)
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				missed := f.Close(ctx, s)
+				if st := f.Stats(); !slices.Equal(sink.got, c.want) || missed != 0 || st.Sent != 2 || st.Dropped != 0 {
+					t.Errorf("got %q, missed %d, stats %+v", sink.got, missed, st)
+				}
+			})
+		})
+	}
+}
+
+// slowAtFirst takes every batch at once and answers the first request late.
+type slowAtFirst struct {
+	answer time.Duration
+	got    []string
+}
+
+func (s *slowAtFirst) send(ctx context.Context, batch []logs.Line) error {
+	first := len(s.got) == 0
+	s.got = append(s.got, texts(batch)...)
+	if first {
+		select {
+		case <-time.After(s.answer):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (s *slowAtFirst) close() {}
+
 // A refusal is reported even if agentinit begins to stop while the answer is on its way. That the
 // attempt ended with agentinit is no trouble.
 func TestRefusedWhileStopping(t *testing.T) {
