@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -85,11 +84,12 @@ type Server struct {
 	actions                  *actions // recent actions of agents
 	openapi                  func() ([]byte, error)
 
-	streams atomic.Int64
-
 	closing context.Context
 	close   context.CancelFunc
-	open    sync.WaitGroup
+	// entering orders enter and Close: no stream may be added to open while Close waits for it.
+	entering sync.Mutex
+	streams  int
+	open     sync.WaitGroup
 }
 
 // maxPrincipals limits the callers that the rate limit remembers.
@@ -129,8 +129,18 @@ func (s *Server) newRouter() chi.Router {
 
 // Close ends all streams and returns when they have ended. Later requests are answered UNAVAILABLE.
 func (s *Server) Close() {
+	s.entering.Lock()
 	s.close()
+	s.entering.Unlock()
 	s.open.Wait()
+}
+
+// closed returns the error that answers a request after Close began, or nil before.
+func (s *Server) closed() error {
+	if s.closing.Err() != nil {
+		return adapters.Unavailable(nil, "the box is shutting down")
+	}
+	return nil
 }
 
 // Mount is one path prefix of the routes that Handler serves.
@@ -205,8 +215,8 @@ func (s *Server) serve(rt route) http.Handler {
 
 // admit sets the caller and the metadata of a request, or returns why the request is refused.
 func (s *Server) admit(q *request) error {
-	if s.closing.Err() != nil {
-		return adapters.Unavailable(nil, "the box is shutting down")
+	if err := s.closed(); err != nil {
+		return err
 	}
 	if q.row.open {
 		return nil

@@ -62,13 +62,20 @@ func (q *request) isWebSocket() bool {
 
 // enter counts an open stream, within maxStreams. The caller must call leave when the stream ends.
 func (s *Server) enter() (leave func(), err error) {
-	if s.streams.Add(1) > maxStreams {
-		s.streams.Add(-1)
+	s.entering.Lock()
+	defer s.entering.Unlock()
+	if err := s.closed(); err != nil {
+		return nil, err
+	}
+	if s.streams == maxStreams {
 		return nil, adapters.Errorf(adapters.CodeRateLimited, "more than %d streams are open", maxStreams)
 	}
+	s.streams++
 	s.open.Add(1)
 	return func() {
-		s.streams.Add(-1)
+		s.entering.Lock()
+		s.streams--
+		s.entering.Unlock()
 		s.open.Done()
 	}, nil
 }

@@ -1,0 +1,37 @@
+package rest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Streams that begin while the server closes are either awaited or refused.
+func TestCloseWhileStreamsBegin(t *testing.T) {
+	for range 100 {
+		s := &Server{}
+		s.closing, s.close = context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				for {
+					leave, err := s.enter()
+					if err != nil {
+						if code := adapters.CodeOf(err); code != adapters.CodeUnavailable {
+							t.Errorf("code %s, want %s", code, adapters.CodeUnavailable)
+						}
+						return
+					}
+					leave()
+				}
+			})
+		}
+		s.Close()
+		if s.streams != 0 {
+			t.Errorf("%d streams are open after Close", s.streams)
+		}
+		callers.Wait()
+	}
+}
