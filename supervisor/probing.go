@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -128,8 +127,7 @@ func (s *System) refused(pid int, reason string) {
 // probeOutput is how much of an exec probe's output is kept.
 const probeOutput = 4 << 10
 
-// execProbe runs the command of an exec probe. It hides secrets while they are whole, and drops a line
-// that was cut.
+// execProbe runs the command of an exec probe.
 func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (status int, output []byte, err error) {
 	s.mu.Lock()
 	r := s.runs[runKey{t.Program, t.Run}]
@@ -143,10 +141,7 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 	}
 	c.Refused = s.tally(r)
 	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
-	if res.Truncated {
-		res.Output = res.Output[:bytes.LastIndexByte(res.Output, '\n')+1]
-	}
-	return res.Exit.ShellStatus(), []byte(r.spec.Hide(string(res.Output))), err
+	return res.Exit.ShellStatus(), []byte(r.spec.HideOutput(res.Output, res.Truncated)), err
 }
 
 // hookOutput is how much of a hook's output is kept.
@@ -181,7 +176,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 		Level: event.Info, Stage: stage, Name: event.HookCompleted, Program: spec.Name, Run: run,
 		Fields: map[string]any{
 			"hook": string(kind), "duration_ms": time.Since(begin).Milliseconds(),
-			"status": res.Exit.ShellStatus(), "output": spec.Hide(string(res.Output)), "truncated": res.Truncated,
+			"status": res.Exit.ShellStatus(), "output": spec.HideOutput(res.Output, res.Truncated), "truncated": res.Truncated,
 		},
 	})
 	return err

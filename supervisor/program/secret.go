@@ -22,6 +22,21 @@ func (s *Spec) Hide(text string) string {
 	return HideAll(s.Secrets, text)
 }
 
+// HideOutput is Hide for what a command printed. If the output was cut, a secret may have been cut with
+// it: the beginning of one at the end of the output is removed.
+func (s *Spec) HideOutput(output []byte, cut bool) string {
+	text := string(output)
+	for again := cut; again; {
+		again = false
+		for _, secret := range s.Secrets {
+			for n := min(len(secret.Value)-1, len(text)); n > 0 && !again; n-- {
+				text, again = strings.CutSuffix(text, secret.Value[:n])
+			}
+		}
+	}
+	return s.Hide(text)
+}
+
 // HideAll is Hide for a list of secrets. The longest value comes first, because it may contain
 // another.
 func HideAll(secrets []Secret, text string) string {
