@@ -1,12 +1,15 @@
 package schema
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -100,17 +103,33 @@ func Unreadable(name string, err error) Finding {
 func (d *Document) refused(err error) *Finding {
 	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, col := bad.Position()
-		f := unreadable(d.Name, Position{line, col}, strings.TrimPrefix(bad.Error(), "toml: "))
-		f.Hint = syntaxHint(bad.Error())
+		message := d.wholeCharacter(strings.TrimPrefix(bad.Error(), "toml: "), line, col)
+		f := unreadable(d.Name, Position{line, col}, message)
+		f.Hint = syntaxHint(message)
 		return f
 	}
 	return unreadable(d.Name, Position{}, strings.TrimPrefix(err.Error(), "toml: "))
+}
+
+// wholeCharacter corrects a message about a character outside ASCII: the library names only the first
+// byte of it, so that “ is shown as â.
+func (d *Document) wholeCharacter(message string, line, col int) string {
+	if line < 1 || line > len(d.lines) || col < 1 {
+		return message
+	}
+	rest := d.text[min(int(d.lines[line-1])+col-1, len(d.text)):]
+	rest = bytes.TrimPrefix(rest, []byte(`\`)) // an escape is marked from its backslash on
+	if r, n := utf8.DecodeRune(rest); n > 1 {
+		return strings.Replace(message, fmt.Sprintf("%#U", rest[0]), fmt.Sprintf("%#U", r), 1)
+	}
+	return message
 }
 
 // syntaxHint is the solution for the usual mistakes in TOML. The library says only which character
 // it did not expect.
 func syntaxHint(message string) string {
 	for _, h := range []struct{ part, hint string }{
+		{"“", curlyHint}, {"”", curlyHint}, {"‘", curlyHint}, {"’", curlyHint},
 		{"strings cannot have new lines", "close the text with a quote on the same line; a text of several lines stands between three quotes"},
 		{"at start of value", quotesHint},
 		{"expected value but got", quotesHint},
@@ -135,6 +154,8 @@ func syntaxHint(message string) string {
 }
 
 const backslashHint = `write two backslashes for one, or put the text in single quotes`
+
+const curlyHint = `write the straight quotes " or '`
 
 const quotesHint = `a text stands in quotes, such as command = "sleep 10"; true, false and numbers do not`
 

@@ -34,7 +34,7 @@ func lex(data []byte) *lexProblem {
 		return &lexProblem{0, "the text begins with a byte order mark; save the file as UTF-8 without one"}
 	}
 	if !utf8.Valid(data) {
-		return &lexProblem{invalidUTF8(data), "the text is not valid UTF-8"}
+		return &lexProblem{invalidUTF8(data), "the text is not valid UTF-8; save the file as UTF-8"}
 	}
 	l := lexer{data: data}
 	for l.pos < len(l.data) {

@@ -53,6 +53,27 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
+// The message names the character that the user sees, not its first byte.
+func TestCharactersOutsideASCII(t *testing.T) {
+	for text, want := range map[string]string{
+		"x = “a”":      `unexpected character U+201C '“' at start of value (write the straight quotes " or ')`,
+		"x = ’a’":      `unexpected character U+2019 '’' at start of value (write the straight quotes " or ')`,
+		"é = 1":        "U+00E9 'é'",
+		"x = 1 — y":    "U+2014 '—'",
+		"x = \"\\é\"":  "invalid escape character U+00E9 'é'",
+		"x = 'é' “":    "U+201C '“'",
+		"x = é":        "U+00E9 'é'",
+		"x = [1, “2”]": "U+201C '“'",
+		"x = l":        "U+006C 'l' at start of value",
+		"x = \"\xe9\"": "not valid UTF-8; save the file as UTF-8",
+	} {
+		_, bad := Parse("f", []byte(text))
+		if bad == nil || !strings.Contains(said(*bad), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, bad, want)
+		}
+	}
+}
+
 func TestAcceptedTexts(t *testing.T) {
 	for _, text := range []string{
 		"x = [ # comment\n 1, 2,\n]", "x = {a = [\n1,\n2]}", "x = '''a\n\\e'''", "x = \"\"\"\\\"\"\"\"", `x = "\\e"`,
