@@ -29,6 +29,7 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"logfile":               `use logs.path`,
 		"loglocation":           `use logs.path`,
 		"logging":               `use logs`,
+		"log":                   `use logs; the log that says that a program is ready is ready.log`,
 		"stdoutlogfilemaxbytes": `use logs.max_bytes`,
 		"stderrlogfilemaxbytes": `use logs.max_bytes`,
 		"stdoutlogfilebackups":  `use logs.backups`,

@@ -302,7 +302,7 @@ func logsShape() *shape {
 func forwardShape() *shape {
 	return table("One collector. Lines that it cannot take wait in the rings; agentinit counts the lines that a ring drops before they are sent.",
 		must("type", enum("syslog is RFC 5424, over unix:// the form of syslog(3), loki the push API, otlp OTLP/HTTP in binary protobuf, http one JSON object a line.", "syslog", "loki", "otlp", "http")),
-		must("url", text("Where to: unix:///dev/log, udp://host:514, tcp://host:514 or tls://host:6514 for syslog, else http:// or https://.").match(`^(unix|udp|tcp|tls|http|https)://.+`, "a URL such as tcp://logs.example:514").addressed().eg("tls://logs.example:6514", "http://loki:3100")),
+		must("url", text("Where to: unix:///dev/log, udp://host:514, tcp://host:514 or tls://host:6514 for syslog, else http:// or https://.").match(`^(unix|udp|tcp|tls|http|https)://.+`, "a URL such as https://logs.example/ingest, or tcp://logs.example:514 for syslog").addressed().eg("tls://logs.example:6514", "http://loki:3100")),
 		field("token_env", text("Variable that holds a bearer token; never the token itself. Not for syslog.").eg("LOKI_TOKEN")),
 		field("headers", mapping("Headers of every request, such as X-Scope-OrgID. Not for syslog.", nil, text("").hidden())),
 		field("ca_file", text("PEM certificates to trust in place of the system's.").eg("/etc/ssl/logs.pem")),

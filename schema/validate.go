@@ -140,26 +140,45 @@ func (v *validator) typed(s *shape, value any) bool {
 }
 
 func (v *validator) wrongType(s *shape, value any, m *mark) {
-	hint := ""
-	if text, ok := value.(string); ok && s.kinds&(kString|kArray|kTable) == 0 {
-		if _, err := strconv.ParseFloat(text, 64); err == nil || text == "true" || text == "false" {
-			hint = "write it without quotes"
-		}
-	}
-	if _, ok := value.(float64); ok && s.kinds&kInteger != 0 {
-		hint = "write it without a fraction"
-	}
-	if text, ok := value.(string); ok && s.kinds == kArray && !secretive(s, value) {
-		hint = "write [" + Quote(text) + "]"
-	}
-	if list, ok := value.([]any); ok && s.kinds == kTable && len(list) > 0 && kindOf(list[0]) == kTable {
-		hint = "write [" + v.here() + "], with single brackets"
-	}
 	shown := typeName(value)
 	if c := Describe(value); !secretive(s, value) && c != shown {
 		shown += " (" + c + ")"
 	}
-	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
+	v.report(m, false, value, secretive(s, value), fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), v.typeHint(s, value))
+}
+
+// typeHint says how to write a value whose type is wrong.
+func (v *validator) typeHint(s *shape, value any) string {
+	list, _ := value.([]any)
+	switch got := kindOf(value); {
+	case got == kNumber && s.kinds&kInteger != 0:
+		return "write it without a fraction"
+	case got == kString && s.kinds&(kString|kArray|kTable) == 0 && bareInTOML(value.(string), s.kinds):
+		return "write it without quotes"
+	case s.kinds == kBool:
+		return "write true or false"
+	case s.kinds == kString && got&(kInteger|kNumber|kBool) != 0 && s.enum == nil:
+		if s.pattern != "" && !regular(s.pattern).MatchString(Describe(value)) {
+			return "write " + s.expect
+		}
+		return "write it in quotes"
+	case s.kinds == kArray && got&(kTable|kArray) == 0 && s.items != nil && v.typed(s.items, value) && !secretive(s, value):
+		return "write [" + Describe(value) + "]"
+	case s.kinds == kTable && len(list) > 0 && kindOf(list[0]) == kTable:
+		return "write [" + v.here() + "], with single brackets"
+	case s.kinds == kTable && !strings.Contains(v.here(), "["):
+		return "write [" + v.here() + "], and below it a line KEY = VALUE for each of its keys"
+	}
+	return ""
+}
+
+// bareInTOML reports whether a text is a value of one of the kinds if its quotes are removed.
+func bareInTOML(text string, kinds kind) bool {
+	if text == "true" || text == "false" {
+		return kinds&kBool != 0
+	}
+	_, err := strconv.ParseFloat(text, 64)
+	return err == nil && kinds&(kInteger|kNumber) != 0
 }
 
 // checkEnum also checks values of a wrong type.
