@@ -231,7 +231,11 @@ func (r *resolver) badEnvFile(s *source, err error, first bool) {
 			Message: "program " + s.name + ": " + err.Error(), Hint: "nothing to do if the box has the file",
 		}, "programs", s.name, "env_file")
 	default:
-		r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
+		hint := ""
+		if errors.Is(closed.error, fs.ErrNotExist) {
+			hint = `mount or create the file, or write "-" before its path if it may be missing`
+		}
+		r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error(), Hint: hint}, "programs", s.name, "env_file")
 	}
 }
 

@@ -117,7 +117,7 @@ func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 	end := nameEnd(inner)
 	name, rest := inner[:end], inner[end:]
 	if name == "" {
-		return fmt.Errorf("%q is not the name of a variable", inner)
+		return fmt.Errorf(`%q is not the name of a variable; a literal "${" is written "$${"`, inner)
 	}
 	x.asked = append(x.asked, name)
 	value, set := x.get(name)

@@ -235,7 +235,7 @@ func badSchedule(p programTable) []schema.Finding {
 		return nil
 	}
 	if _, err := program.ParseSchedule(text, ""); err != nil {
-		f := p.finding("is not a schedule: "+schema.Quote(err.Error()), `five cron fields, "@hourly" or "@every 10m"`, "schedule")
+		f := p.finding("is not a schedule: "+schema.Quote(text)+": "+err.Error(), `five cron fields, "@hourly" or "@every 10m"`, "schedule")
 		return one(valued(f, text))
 	}
 	return nil
