@@ -105,7 +105,7 @@ func programKeys() []key {
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
 		field("environment", mapping("Variables. ${X}, ${X:-default}, ${X:?message} and $$ mean the same as in command, in every text of the table.", variableNames, text("").hidden())),
-		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start. A leading - marks a file that may be missing.").eg("/etc/app.env")),
+		field("env_file", stringOrList("Files of NAME=VALUE lines. agentinit reads them when it boots and when the manifest is applied, not at each start of the program. A leading - marks a file that may be missing.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),
 		field("limits", limitsShape()),
 		field("guard", guardShape()),
