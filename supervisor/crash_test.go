@@ -61,6 +61,14 @@ func TestAskedEndIsNoCrash(t *testing.T) {
 		}
 		b.await(name, in(program.Stopped))
 	}
+	for name, want := range map[string]string{
+		"stopped": "ended by signal TERM",
+		"deaf":    "ended by signal KILL when agentinit stopped it: it did not end in time",
+	} {
+		if st := b.await(name, in(program.Stopped)); st.LastExit.String() != want {
+			t.Errorf("%s: %q, want %q", name, st.LastExit, want)
+		}
+	}
 	crashes := b.sys.Crashes()
 	for name, want := range map[string]bool{"stopped": false, "deaf": false, "killed": true, "broken": true} {
 		if c, got := crashes[name]; got != want {

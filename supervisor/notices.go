@@ -57,6 +57,8 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 			exit.Cause = oom
 		case r.stopWhy != "": // otherwise a TERM of ours looks as if it came from outside
 			exit.Cause = exit.String() + " when agentinit stopped it: " + r.stopWhy
+		case r.asked && e.ByUs && len(r.spec.Stop) > 0 && r.spec.Stop[0].Signal != "KILL": // otherwise it looks as if the memory had run out
+			exit.Cause = exit.String() + " when agentinit stopped it: it did not end in time"
 		}
 		n.Exit = &exit
 		s.crashed(r, e, exit, oom != "")
