@@ -472,7 +472,11 @@ func wireFindings(in []schema.Finding) []api.Finding {
 // tellFindings publishes the findings about a manifest.
 func (b *box) tellFindings(findings []api.Finding) {
 	for _, f := range findings {
-		b.publish(event.Error, "ManifestFinding", map[string]any{
+		level := event.Error
+		if f.Severity == string(schema.Warning) {
+			level = event.Warn
+		}
+		b.publish(level, "ManifestFinding", map[string]any{
 			"code": f.Code, "severity": f.Severity, "file": f.File, "line": f.Line, "column": f.Column,
 			"path": f.Path, "value": f.Value, "hint": f.Hint, "message": f.String(),
 		})
