@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -46,6 +48,35 @@ func TestWhoTheBoxIs(t *testing.T) {
 		m := &schema.Manifest{Adapters: schema.Adapters{Pods: word}, LinkedData: schema.LinkedData{DID: schema.LinkedDataDID{ServiceEndpoints: []string{"pod"}}}}
 		if got := b.self.services(m, "http://127.0.0.1:8484"); len(got) != want {
 			t.Errorf("with pods = %q the services are %v", word, got)
+		}
+	}
+}
+
+// Everyone can read the DID document: it names no relay whose address has a password or a token.
+func TestDIDDocumentNamesNoCredential(t *testing.T) {
+	const manifest = "[sovereign_mesh]\nenabled = true\npublish_agent_events = true\n[adapters]\npods = 'off'\n[federation]\nmode = 'standalone'\n"
+	for relays, want := range map[string]string{
+		"wss://one.example,wss://two.example":                                                    "wss://one.example",
+		"wss://me:secret@one.example, wss://two.example/?token=secret, wss://three.example/path": "wss://three.example/path",
+		"wss://me:secret@one.example":                                                            "",
+	} {
+		file := filepath.Join(t.TempDir(), "agentbox.toml")
+		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, err := newBox(options{manifest: file, root: t.TempDir()}, []string{"NOSTR_RELAYS=" + relays}, os.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.boot.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, s := range b.self.services(b.manifest(), "") {
+			got += s.Endpoint
+		}
+		if got != want {
+			t.Errorf("with %s the document names %q, want %q", relays, got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +85,8 @@ func (s *self) tell(o *identity.Opened) {
 }
 
 // services are the service endpoints of the DID document: of those that the manifest lists, the ones
-// that the box has.
+// that the box has. Everyone can read the document, so it names the first relay whose address has no
+// password and no token.
 func (s *self) services(m *schema.Manifest, podBase string) []identity.Service {
 	var out []identity.Service
 	for _, name := range m.LinkedData.DID.ServiceEndpoints {
@@ -93,8 +95,8 @@ func (s *self) services(m *schema.Manifest, podBase string) []identity.Service {
 			out = append(out, identity.Service{Type: "SolidPod", Endpoint: podBase})
 		case name == "relay":
 			relays, _ := s.b.boot.Relays()
-			for _, url := range relays[:min(len(relays), 1)] {
-				out = append(out, identity.Service{Type: "NostrRelay", Endpoint: url})
+			if i := slices.IndexFunc(relays, shareable); i >= 0 {
+				out = append(out, identity.Service{Type: "NostrRelay", Endpoint: relays[i]})
 			}
 		}
 	}

@@ -120,7 +120,7 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 func (b *box) announceRelays(ctx context.Context, p *pool.Pool, signer *identity.Signer) {
 	var uses []announce.Use
 	for _, r := range b.boot.MeshRelays() {
-		if !r.Own && schema.PublicURL(r.URL) == r.URL {
+		if !r.Own && shareable(r.URL) {
 			uses = append(uses, announce.Use{URL: r.URL, Writes: r.Publish, Reads: r.Subscribe && b.receives(b.manifest())})
 		}
 	}
@@ -131,6 +131,9 @@ func (b *box) announceRelays(ctx context.Context, p *pool.Pool, signer *identity
 		Report: func(what string, fields map[string]any) { b.meshEvent(event.Info, what, fields) },
 	})
 }
+
+// shareable tells whether others may see the address of a relay: it has no password and no token.
+func shareable(relay string) bool { return schema.PublicURL(relay) == relay }
 
 // meshTrouble publishes a warning about what relays and those who write to the box cause.
 func (b *box) meshTrouble(what string, fields map[string]any) { b.meshEvent(event.Warn, what, fields) }
