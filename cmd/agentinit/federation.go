@@ -49,8 +49,8 @@ type member struct {
 	guests sync.Mutex // of bringGuests
 
 	mu   sync.Mutex
-	urls map[adapters.Slot]string // the endpoint of each slot whose state is on the host
-	held bool                     // Degrade has taken those slots out of service
+	urls map[adapters.Slot]string // the endpoint of each external slot
+	held map[adapters.Slot]bool   // Degrade has taken the slot out of service
 }
 
 // newMember returns nil in a box that stands alone.
@@ -59,7 +59,8 @@ func (b *box) newMember(m *schema.Manifest) (*member, error) {
 		return nil, nil
 	}
 	f := &member{
-		b: b, m: m, granted: make(chan struct{}), connected: make(chan struct{}), urls: map[adapters.Slot]string{},
+		b: b, m: m, granted: make(chan struct{}), connected: make(chan struct{}),
+		urls: map[adapters.Slot]string{}, held: map[adapters.Slot]bool{},
 		beats: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "agentbox_federation_heartbeats_total", Help: "Heartbeats sent to the host, by outcome: ok, failed, gone.",
 		}, []string{"outcome"}),
@@ -269,7 +270,8 @@ func (f *member) Beat() federation.Beat {
 	return beat
 }
 
-// Connect implements federation.Box.
+// Connect implements federation.Box. A slot that the host names no longer goes back to its own
+// address.
 func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 	f.once.Do(func() { close(f.granted) })
 	f.bringGuests()
@@ -278,14 +280,13 @@ func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 	case <-ctx.Done():
 		return
 	}
-	f.mu.Lock()
-	held := f.held
-	f.held = false
-	f.mu.Unlock()
 	var all sync.WaitGroup
-	for _, slot := range f.behind(e) {
+	for _, slot := range adapters.Slots() {
+		if !f.isExternal(slot) {
+			continue
+		}
 		all.Go(func() {
-			if err := f.point(ctx, slot, endpointOf(e, slot).URL, held); err != nil {
+			if err := f.point(ctx, slot, cmp.Or(endpointOf(e, slot).URL, f.own[slot])); err != nil {
 				f.trouble(slot, err)
 			}
 		})
@@ -294,27 +295,27 @@ func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 	f.b.showSlots(f.b.slots)
 }
 
-// point gives one slot the endpoint. If the slot has this endpoint already, it only comes back into
-// service.
-func (f *member) point(ctx context.Context, slot adapters.Slot, url string, held bool) error {
+// point gives one slot the endpoint and brings it back into service.
+func (f *member) point(ctx context.Context, slot adapters.Slot, url string) error {
 	f.mu.Lock()
-	url = cmp.Or(url, f.own[slot])
 	same := f.urls[slot] == url
 	f.mu.Unlock()
-	if same {
-		if held {
-			return f.b.slots.Restore(ctx, slot)
+	switch {
+	case same:
+		return f.restore(ctx, slot)
+	case slot == adapters.SlotEvents:
+		if err := f.moveEvents(ctx, url); err != nil {
+			return err
 		}
-		return nil
-	}
-	if slot == adapters.SlotEvents {
-		return f.moveEvents(ctx, url, held)
+		f.pointed(slot, url)
+		return f.restore(ctx, slot)
 	}
 	next, err := f.external(slot, url)
 	if err != nil {
 		return err
 	}
 	f.pointed(slot, url)
+	f.release(slot) // by Replace
 	return f.b.slots.Replace(ctx, slot, next)
 }
 
@@ -324,21 +325,31 @@ func (f *member) pointed(slot adapters.Slot, url string) {
 	f.urls[slot] = url
 }
 
+// restore brings a slot that Degrade has taken out of service back.
+func (f *member) restore(ctx context.Context, slot adapters.Slot) error {
+	if !f.release(slot) {
+		return nil
+	}
+	return f.b.slots.Restore(ctx, slot)
+}
+
+// release tells whether the slot was held, and forgets it.
+func (f *member) release(slot adapters.Slot) (held bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	held = f.held[slot]
+	delete(f.held, slot)
+	return held
+}
+
 // moveEvents changes the sink of the one spool. With two adapters, both would deliver from the
 // spool.
-func (f *member) moveEvents(ctx context.Context, url string, held bool) error {
+func (f *member) moveEvents(ctx context.Context, url string) error {
 	sink, ok := f.b.resolved.Adapter(adapters.SlotEvents).(*events.External)
 	if !ok {
 		return adapters.Unsupported("events", "this class of the events slot has no sink to move")
 	}
-	if err := sink.Move(ctx, url); err != nil {
-		return err
-	}
-	f.pointed(adapters.SlotEvents, url)
-	if held {
-		return f.b.slots.Restore(ctx, adapters.SlotEvents)
-	}
-	return nil
+	return sink.Move(ctx, url)
 }
 
 // external makes the external adapter of a slot for another address.
@@ -360,10 +371,10 @@ func (f *member) Degrade(ctx context.Context, reason string) {
 	case <-ctx.Done():
 		return
 	}
-	f.mu.Lock()
-	f.held = true
-	f.mu.Unlock()
 	for _, slot := range f.behind(f.runner.Session().Endpoints) {
+		f.mu.Lock()
+		f.held[slot] = true
+		f.mu.Unlock()
 		if err := f.b.slots.Degrade(ctx, slot, errors.New(reason)); err != nil {
 			f.trouble(slot, err)
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -27,7 +29,7 @@ func memberOf(t *testing.T, slots string, env map[string]string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{bus: event.NewBus(64), roots: roots, env: env, registry: prometheus.NewRegistry(), core: &core{}, servers: &servers{}}
+	b := &box{bus: event.NewBus(64), roots: roots, env: env, registry: prometheus.NewRegistry(), core: &core{}, servers: &servers{}, stopped: t.Context()}
 	b.self = &self{b: b}
 	b.readiness = probes.NewReadiness(b.bus)
 	b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
@@ -35,7 +37,7 @@ func memberOf(t *testing.T, slots string, env map[string]string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.slots = adapters.NewSet(resolved, adapters.Options{})
+	b.resolved, b.slots = resolved, adapters.NewSet(resolved, adapters.Options{})
 	if b.member, err = b.newMember(m); err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +185,87 @@ func TestTokenOfTheSession(t *testing.T) {
 		}
 		cancel()
 		<-done
+	}
+}
+
+// A slot that the host names no longer goes back to its own address. A slot that could not be moved
+// comes back into service as soon as it can.
+func TestSlotComesBackFromTheHost(t *testing.T) {
+	type delivery struct{ sink, body string }
+	took := make(chan delivery, 64)
+	sink := func(name, contract string) *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"adapter_contract_versions":{"events":%q}}`, contract)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return // the carrier has ended, and the next one delivers the event again
+			}
+			took <- delivery{name, string(body)}
+			w.WriteHeader(http.StatusAccepted)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	own, host, strange := sink("own", "1.1"), sink("host", "1.1"), sink("strange", "9.0")
+	at := func(s *httptest.Server) federation.Endpoints {
+		return federation.Endpoints{Events: federation.EventsEndpoint{Endpoint: federation.Endpoint{URL: s.URL}}}
+	}
+	f := memberOf(t, "[adapters]\nevents = \"external\"\n[integrations.external_events]\nurl = \""+own.URL+"\"\n", nil)
+	f.runner = federation.NewRunner(granting{at(host)}, idle{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { f.runner.Run(ctx); close(done) }()
+	defer func() { cancel(); <-done }()
+	<-f.runner.Registered()
+	if err := f.b.slots.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.ready()
+	sent := 0
+	check := func(step, want string) {
+		t.Helper()
+		sent++
+		id := fmt.Sprintf("event-%d", sent)
+		_, err := f.b.slots.Events().Dispatch(t.Context(), adapters.Event{ID: id, Kind: "test", Payload: []byte("{}")})
+		if want == "" {
+			if err == nil {
+				t.Errorf("%s: the slot is in service", step)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		for got := range took { // earlier events may come a second time
+			if strings.Contains(got.body, id) {
+				if got.sink != want {
+					t.Errorf("%s: the event went to %s, want %s", step, got.sink, want)
+				}
+				return
+			}
+		}
+	}
+	check("before the session", "own")
+	f.Connect(t.Context(), at(host))
+	check("the host names a sink", "host")
+	f.Connect(t.Context(), federation.Endpoints{})
+	check("the host names no sink", "own")
+	f.Connect(t.Context(), at(host))
+	f.Degrade(t.Context(), "lost")
+	check("the host is lost", "")
+	f.Connect(t.Context(), at(strange))
+	check("the host names a sink that cannot be used", "")
+	f.Connect(t.Context(), at(host))
+	check("the host names the former sink", "host")
+	f.Degrade(t.Context(), "lost")
+	f.Connect(t.Context(), federation.Endpoints{})
+	check("the host is back and names no sink", "own")
+	if err := f.b.slots.Disconnect(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
