@@ -27,7 +27,7 @@ type voice struct {
 	level atomic.Int32
 }
 
-// levels are the names that --log-level, the manifest and the API accept.
+// levels are the names that AGENTBOX_LOG_LEVEL, the manifest and the API accept.
 var levels = map[string]zerolog.Level{
 	"trace": zerolog.TraceLevel, "debug": zerolog.DebugLevel, "info": zerolog.InfoLevel,
 	"warn": zerolog.WarnLevel, "error": zerolog.ErrorLevel,
@@ -158,14 +158,15 @@ func message(e event.Event) string {
 	return words(e.Name)
 }
 
-// words splits CamelCase: "PhaseStarted" becomes "phase started".
+// words splits CamelCase: "BoxIDNotKept" becomes "box id not kept".
 func words(name string) string {
+	upper := func(i int) bool { return 'A' <= name[i] && name[i] <= 'Z' }
 	var b strings.Builder
-	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' {
+	for i := range len(name) {
+		if i > 0 && upper(i) && (!upper(i-1) || i+1 < len(name) && !upper(i+1)) {
 			b.WriteByte(' ')
 		}
-		b.WriteRune(r)
+		b.WriteByte(name[i])
 	}
 	return strings.ToLower(b.String())
 }

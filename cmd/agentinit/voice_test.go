@@ -48,6 +48,18 @@ func TestLinesThatAreNoEvents(t *testing.T) {
 	}
 }
 
+// The name of an event is its message if it has no other.
+func TestMessageFromTheName(t *testing.T) {
+	for name, want := range map[string]string{
+		"PhaseStarted": "phase started", "Sealed": "sealed", "BoxIDNotKept": "box id not kept", "OOMScoreRestored": "oom score restored",
+		"APITrouble": "api trouble", "": "",
+	} {
+		if got := message(event.Event{Name: name}); got != want {
+			t.Errorf("%q is told as %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A destination that works again is no trouble: the event names no error.
 func TestLogTroubleEnds(t *testing.T) {
 	if e := programTrouble("web", errors.New("disk full")); e.Level != event.Warn || e.Program != "web" || e.Fields["error"] != "disk full" {
