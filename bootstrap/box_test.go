@@ -110,6 +110,8 @@ enabled = true
 publish_agent_events = true
 [sovereign_mesh.operator]
 relay_urls = ["wss://op"]
+[supervisor.log]
+level = "debug"
 [security.exceptions.solid-pod-rs]
 `)
 	if err := r.Load(t.Context()); err != nil {
@@ -132,7 +134,7 @@ relay_urls = ["wss://op"]
 	if s := r.Security(); s == nil || !s.ReadOnlyRoot || !s.NoNewPrivs || len(s.Capabilities) != 0 {
 		t.Errorf("got %+v", s)
 	}
-	if e := r.DeclaredEnvironment(); e["AGENTBOX_METRICS_PORT"] != "9091" || e["SOVEREIGN_MESH_ENABLED"] != "true" || e["WORKSPACE"] != "" || e["AGENTBOX_VERSION"] != "" {
+	if e := r.DeclaredEnvironment(); e["AGENTBOX_METRICS_PORT"] != "9091" || e["AGENTBOX_LOG_LEVEL"] != "debug" || e["SOVEREIGN_MESH_ENABLED"] != "true" || e["WORKSPACE"] != "" || e["AGENTBOX_VERSION"] != "" {
 		t.Errorf("got %v", e)
 	}
 	r = newBootRig(t, testRoots(t), plain)

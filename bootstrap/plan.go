@@ -172,6 +172,7 @@ func (b *Boot) DeclaredEnvironment() map[string]string {
 			out[name] = v
 		}
 	}
+	out["AGENTBOX_LOG_LEVEL"] = b.Current().Manifest.LogLevel()
 	if !b.Current().Document.NonEmpty(relayKey) {
 		delete(out, "AGENTBOX_RELAY_IMPL") // chooseRelay has set the value
 	}

@@ -1,5 +1,7 @@
 package schema
 
+import "cmp"
+
 // Artifact is one [[artifacts]] table: a probe that checks that one capability of the image is
 // present and works.
 type Artifact struct {
@@ -50,8 +52,14 @@ type Confinement struct {
 // BoxLog is supervisor.log: agentinit's own log, and the format of the console.
 type BoxLog struct {
 	Format  string                `toml:"format"` // auto, json, console, raw
-	Level   string                `toml:"level"`
+	Level   string                `toml:"level"`  // empty: Manifest.LogLevel takes that of [observability]
 	Forward map[string]LogForward `toml:"forward"`
+}
+
+// LogLevel is the lowest level of agentinit's own log lines. AGENTBOX_LOG_LEVEL takes precedence
+// over it.
+func (m *Manifest) LogLevel() string {
+	return cmp.Or(m.Supervisor.Log.Level, m.Observability.LogLevel)
 }
 
 // LogForward is one table of supervisor.log.forward: a collector of the programs' output.

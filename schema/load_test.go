@@ -13,6 +13,22 @@ func load(t *testing.T, text string) (*Manifest, *Document, []Finding) {
 	return Load("agentbox.toml", []byte(text))
 }
 
+// supervisor.log.level takes precedence over observability.log_level, but only if it is written.
+func TestLogLevel(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "info", "[observability]\nlog_level = 'warn'": "warn", "[supervisor.log]\nlevel = 'debug'": "debug",
+		"[observability]\nlog_level = 'warn'\n[supervisor.log]\nlevel = 'info'": "info",
+	} {
+		m, _, findings := Load("agentbox.toml", []byte(text))
+		if len(findings) > 0 {
+			t.Fatal(findings)
+		}
+		if got := m.LogLevel(); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestEmptyManifestHasDefaults(t *testing.T) {
 	m, _, findings := load(t, "")
 	if len(findings) != 0 {

@@ -355,7 +355,7 @@ func supervisorShape() *shape {
 		)),
 		field("log", table("agentinit's own log, and the format of the console.",
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
-			field("level", logLevel("Lowest level of agentinit's own log lines.")),
+			field("level", logLevel("Lowest level of agentinit's own log lines; absent: that of observability.log_level.").eg("debug")),
 			field("forward", mapping("Collectors to which the output of programs is sent, one table for each. Changes take effect at the next boot.", programNames, forwardShape())),
 		)),
 		field("image", text("Image of the box, for agentctl generate; absent: that of --image, else the local tag.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),

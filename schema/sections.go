@@ -51,12 +51,12 @@ func observabilityShape() *shape {
 	return table("Metrics, traces and the log threshold.",
 		field("metrics_port", port("Port of the Prometheus endpoint."+hostPortNote+" Must not be a reserved port (E013).").def(9091).overrides("AGENTBOX_METRICS_PORT")),
 		field("otlp_endpoint", text("Trace exporter address; empty means no traces.").def("").eg("http://collector:4318").overrides("AGENTBOX_OTLP_ENDPOINT")),
-		field("log_level", logLevel("Log threshold.").overrides("AGENTBOX_LOG_LEVEL")),
+		field("log_level", logLevel("Log threshold.").def("info").overrides("AGENTBOX_LOG_LEVEL")),
 	)
 }
 
 func logLevel(doc string) *shape {
-	return enum(doc, "trace", "debug", "info", "warn", "error").def("info")
+	return enum(doc, "trace", "debug", "info", "warn", "error")
 }
 
 func providersShape() *shape {
@@ -157,7 +157,7 @@ func solidPodShape() *shape {
 		field("enable_schnorr_verify", boolean("NIP-98 signature check.").def(true)),
 		field("enable_dpop_cache", onOff("DPoP replay cache; needs enable_oidc (E033).")),
 		field("notifications", enum("Change notification transport.", "websocket", "webhook", "off").def("websocket")),
-		field("log_level", logLevel("Log threshold of the pod server.")),
+		field("log_level", logLevel("Log threshold of the pod server.").def("info")),
 		field("enable_did_nostr", boolean("Resolver for did:nostr (E049).").def(true)),
 		field("enable_webhook_signing", boolean("Signs outgoing webhooks.").def(true)),
 		field("enable_rate_limit", boolean("Request limiter.").def(true)),

@@ -266,8 +266,8 @@ func (c *cli) runningLinks(ctx context.Context, box *compose.Box, text []byte) (
 	out := metaLinks(box, text, meta)
 	out = append(out, listenerLinks(box, health, meta)...)
 	out = append(out, slotLinks(box.Manifest, meta, health)...)
-	out = append(out, compared("log-level", "AGENTBOX_LOG_LEVEL", box.Manifest.Observability.LogLevel, level.Level,
-		"it was changed while running, or AGENTBOX_LOG_LEVEL differs: agentctl log-level "+box.Manifest.Observability.LogLevel))
+	out = append(out, compared("log-level", "AGENTBOX_LOG_LEVEL", box.Manifest.LogLevel(), level.Level,
+		"it was changed while running, or AGENTBOX_LOG_LEVEL differs: agentctl log-level "+box.Manifest.LogLevel()))
 	return append(out, driftLinks(health)...), nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
-	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
@@ -173,12 +172,13 @@ func words(name string) string {
 
 // speak opens the console in the manifest's format, or in the default one if there is no manifest.
 func (b *box) speak(loadErr error) {
-	settings := schema.BoxLog{}
+	format, level := logs.FormatAuto, "info"
 	if loadErr == nil {
-		settings = b.manifest().Supervisor.Log
+		m := b.manifest()
+		format, level = logs.Format(m.Supervisor.Log.Format), m.LogLevel()
 	}
 	b.plane = logs.New(logs.Config{
-		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
+		Stdout: os.Stdout, Stderr: os.Stderr, Format: format,
 		Color:     b.getenv("NO_COLOR") == "",
 		OnTrouble: (&logTroubles{publish: func(e event.Event) { b.bus.Publish(e) }, event: programTrouble}).report,
 	})
@@ -187,12 +187,8 @@ func (b *box) speak(loadErr error) {
 		b.redact(b.boot.Current())
 	}
 	b.voice = newVoice(b.plane.Writer())
-	level := b.getenv("AGENTBOX_LOG_LEVEL")
-	if loadErr == nil {
-		level = cmp.Or(level, settings.Level, b.manifest().Observability.LogLevel)
-	}
-	if err := b.voice.SetLevel(cmp.Or(level, "info")); err != nil {
-		b.publish(event.Warn, "BadLogLevel", map[string]any{"message": err.Error()})
+	if err := b.voice.SetLevel(cmp.Or(b.getenv("AGENTBOX_LOG_LEVEL"), level)); err != nil {
+		b.publish(event.Warn, "BadLogLevel", map[string]any{"message": "AGENTBOX_LOG_LEVEL: " + err.Error()})
 	}
 	events := b.bus.Watch(0)
 	b.background(func() { b.voice.follow(b.stopped, events) })

@@ -395,6 +395,7 @@ func (b *builder) environment(features []catalog.Feature) error {
 			env[name] = value
 		}
 	}
+	env["AGENTBOX_LOG_LEVEL"] = b.view.Manifest.LogLevel()
 	if b.view.Manifest.Supervisor.Listen == "off" {
 		delete(env, "MANAGEMENT_API_PORT")
 	}

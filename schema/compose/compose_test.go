@@ -190,7 +190,7 @@ func statefulSet(t *testing.T, box *compose.Box) map[string]any {
 
 // The environment, the published ports, the exposed ports and the pod agree with [observability].
 func TestObservabilityChain(t *testing.T) {
-	box := load(t, "[core]\n[observability]\nmetrics_port = 9191\notlp_endpoint = 'http://otel:4318'\nlog_level = 'debug'\n[supervisor]\nlisten = ':9990'")
+	box := load(t, "[core]\n[observability]\nmetrics_port = 9191\notlp_endpoint = 'http://otel:4318'\nlog_level = 'warn'\n[supervisor]\nlisten = ':9990'\nlog.level = 'debug'")
 	want := map[string]string{
 		"AGENTBOX_METRICS_PORT": "9191", "AGENTBOX_OTLP_ENDPOINT": "http://otel:4318", "AGENTBOX_LOG_LEVEL": "debug", "MANAGEMENT_API_PORT": "9990",
 	}
