@@ -221,6 +221,3 @@ func (s *self) prune(ctx context.Context) {
 		}
 	}
 }
-
-// boxName is the box's name for others: its public key, else its box id.
-func (b *box) boxName() string { return strings.TrimPrefix(b.eventSource(), "urn:agentbox:") }

@@ -104,6 +104,35 @@ func TestEventSourceStays(t *testing.T) {
 	}
 }
 
+// A box without a place for its id has one name all the same, and reports it once: each registration
+// and each event of a host asks for the name.
+func TestNameOfABoxWithoutAWorkspace(t *testing.T) {
+	roots, err := bootstrap.NewRoots(t.TempDir(), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(roots.Workspace, nil, 0o600); err != nil { // no directory can be made here
+		t.Fatal(err)
+	}
+	b := &box{bus: event.NewBus(8), roots: roots, bootID: newBootID()}
+	for range 3 {
+		if got := b.boxName(); got != b.bootID {
+			t.Errorf("the name is %q, want %q", got, b.bootID)
+		}
+	}
+	reports := 0
+	for w := b.bus.Watch(0); ; reports++ {
+		if e, ok := w.TryNext(); !ok {
+			break
+		} else if e.Name != "BoxIDNotKept" {
+			t.Errorf("%+v", e)
+		}
+	}
+	if reports != 1 {
+		t.Errorf("%d reports, want 1", reports)
+	}
+}
+
 func newStack(t *testing.T) *middleware.Stack {
 	t.Helper()
 	s, err := middleware.New(middleware.Options{})

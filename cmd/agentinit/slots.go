@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -19,7 +18,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
-	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -46,13 +44,6 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 // no I/O.
 func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
-	first := sync.OnceValue(b.eventSource) // may read a file
-	source := func() string {
-		if own, ok := b.self.current(); ok {
-			return sourceOf(own)
-		}
-		return first()
-	}
 	eventsDir := b.roots.Events()
 	return adapters.Table{
 		adapters.SlotBeads: {
@@ -131,7 +122,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 		adapters.SlotEvents: {
 			"local-jsonl": func() (adapters.Adapter, error) {
 				cfg := events.LocalConfig{
-					Dir: eventsDir, Source: source, Fsync: m.Slots.Events.Fsync,
+					Dir: eventsDir, Source: b.eventSource, Fsync: m.Slots.Events.Fsync,
 					RetentionDays: int(m.Slots.Events.RetentionDays), MaxBytes: int64(m.Slots.Events.MaxBytes),
 				}
 				local, err := events.NewLocal(cfg)
@@ -146,7 +137,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 				return adapter(events.NewExternal(events.ExternalConfig{
 					URL: cmp.Or(m.Integrations.ExternalEvents.URL, m.Federation.ExternalURL), Key: "integrations.external_events.url",
 					Format:      events.Format(m.Slots.Events.Format),
-					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
+					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: b.eventSource,
 					Auth: b.credential(adapters.SlotEvents, m.Slots.Events.Auth, m.Slots.Events.TokenEnv), UserAgent: agent,
 					SpoolBytes: int64(m.Slots.Events.SpoolBytes), Report: b.eventTrouble,
 				}))
@@ -168,20 +159,23 @@ func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx co
 	b.backups = append(b.backups, slots.Part(slot, place, snapshot, open))
 }
 
-func sourceOf(own identity.Identity) string { return "urn:agentbox:" + string(own.PublicKey) }
+// eventSource is the default source of events.
+func (b *box) eventSource() string { return "urn:agentbox:" + b.boxName() }
 
-// eventSource is the default source of events. Without a workspace to store it in, it changes with
-// each boot.
-func (b *box) eventSource() string {
+// boxName is the box's name for others: its public key, else its box id. Without a workspace to keep
+// the box id in, it changes with each boot.
+func (b *box) boxName() string {
 	if own, ok := b.self.current(); ok {
-		return sourceOf(own)
+		return string(own.PublicKey)
 	}
-	id, err := bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots)
-	if err != nil {
-		b.slotTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})
-		id = b.bootID
-	}
-	return "urn:agentbox:" + id
+	b.readID.Do(func() {
+		var err error
+		if b.id, err = bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots); err != nil {
+			b.slotTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})
+			b.id = b.bootID
+		}
+	})
+	return b.id
 }
 
 // podBase is the base URL of the local pod server: the one in the manifest, otherwise that of its

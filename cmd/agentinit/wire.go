@@ -72,6 +72,8 @@ type box struct {
 	readers int // the group that may read through the control socket
 	relay   meshRelay
 	mesh    neighbours
+	readID  sync.Once
+	id      string     // of a box without an identity; use boxName
 	showing sync.Mutex // guards showSlots
 	dumping atomic.Bool
 	// programsGiven is closed when the supervisor has the programs of the boot. Before that, an
