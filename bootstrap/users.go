@@ -138,12 +138,12 @@ func (u *Users) Resolve(userSpec, groupSpec string, extra []string) (Identity, e
 // setGroups makes first the group of the credential, unless it is empty, and adds the extra groups.
 func (u *Users) setGroups(c *program.Credential, first string, extra []string) (err error) {
 	if first != "" {
-		if c.GID, err = u.group(first); err != nil {
+		if c.GID, err = u.Group(first); err != nil {
 			return err
 		}
 	}
 	for _, g := range extra {
-		gid, err := u.group(g)
+		gid, err := u.Group(g)
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,8 @@ func (u *Users) user(spec string) (user, bool, error) {
 	return user{name: spec, uid: uid, gid: uid, home: "/"}, false, nil
 }
 
-func (u *Users) group(spec string) (uint32, error) {
+// Group is the number of a group, by name or number.
+func (u *Users) Group(spec string) (uint32, error) {
 	if gid, ok := u.groups[spec]; ok {
 		return gid, nil
 	}

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -290,14 +288,15 @@ func (b *box) socketGroup(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	if n, err := strconv.Atoi(name); err == nil {
-		return n, nil
-	}
-	g, err := user.LookupGroup(name)
+	users, err := bootstrap.LoadUsers(b.roots.Database("passwd"), b.roots.Database("group"))
 	if err != nil {
-		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error() + "; write a group of the box's /etc/group, or a number"}
+		return -1, err
 	}
-	return strconv.Atoi(g.Gid)
+	gid, err := users.Group(name)
+	if err != nil {
+		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error()}
+	}
+	return int(gid), nil
 }
 
 // readinessReport gives the readiness to the control socket.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -77,6 +78,35 @@ func TestDIDDocumentNamesNoCredential(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("with %s the document names %q, want %q", relays, got, want)
+		}
+	}
+}
+
+// The group of the control socket is one of the box, as the groups of programs are: below --root, not
+// of the machine.
+func TestSocketGroup(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "etc/group"), []byte("readers:x:4711:\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	roots, err := bootstrap.NewRoots(root, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{roots: roots}
+	for name, want := range map[string]int{"": -1, "readers": 4711, "12": 12, "0": 0} {
+		if got, err := b.socketGroup(name); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"root", "-1", "4294967295"} {
+		got, err := b.socketGroup(name)
+		failure, ok := errors.AsType[*bootstrap.Failure](err)
+		if !ok || failure.Code != bootstrap.ExitManifest || !strings.Contains(err.Error(), "supervisor.socket_group: there is no group") {
+			t.Errorf("%q: %d, %v", name, got, err)
 		}
 	}
 }
