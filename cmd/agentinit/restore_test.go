@@ -92,7 +92,7 @@ func TestEventSourceStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return (&box{bus: event.NewBus(8), roots: roots, bootID: newBootID()}).eventSource()
+		return (&box{bus: event.NewBus(8), roots: roots, bootID: newBootID(), self: new(self)}).eventSource()
 	}
 	root := t.TempDir()
 	first := source(root)
@@ -114,7 +114,7 @@ func TestNameOfABoxWithoutAWorkspace(t *testing.T) {
 	if err := os.WriteFile(roots.Workspace, nil, 0o600); err != nil { // no directory can be made here
 		t.Fatal(err)
 	}
-	b := &box{bus: event.NewBus(8), roots: roots, bootID: newBootID()}
+	b := &box{bus: event.NewBus(8), roots: roots, bootID: newBootID(), self: new(self)}
 	for range 3 {
 		if got := b.boxName(); got != b.bootID {
 			t.Errorf("the name is %q, want %q", got, b.bootID)
