@@ -62,8 +62,8 @@ func (b *box) serveOperators(m *schema.Manifest, s *servers) error {
 	return nil
 }
 
-// grant is what a principal of the management listener may do with programs. Agents and hosts have
-// their own routes.
+// grant is what a principal of the management listener may do with programs. Agents, and boxes
+// that register here, have routes of their own.
 func grant(ctx context.Context) control.Grant {
 	p, _ := probes.PrincipalFrom(ctx)
 	g := control.Grant{Principal: p.ID}
@@ -89,7 +89,7 @@ func (b *box) logIn(key string) (console.Holder, error) {
 	case probes.RoleAdmin, roleOperator, roleViewer:
 		return console.Holder{Role: p.Role, ID: p.ID}, nil
 	}
-	return console.Holder{}, errors.New("the token of an agent does not open the console")
+	return console.Holder{}, errors.New("the token of an agent or of another box does not open the console")
 }
 
 func (b *box) consolePrograms() []console.Program {
