@@ -70,7 +70,7 @@ func (b *box) newMember(m *schema.Manifest) (*member, error) {
 		BaseURL: m.Federation.ExternalURL, Auth: f, UserAgent: "agentinit/" + version,
 	})
 	if err != nil {
-		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "the host cannot be reached", Err: err}
+		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "this box cannot be a client of a host", Err: err}
 	}
 	for _, slot := range []adapters.Slot{adapters.SlotBeads, adapters.SlotPods, adapters.SlotEvents} {
 		f.urls[slot] = m.Federation.ExternalURL

@@ -137,6 +137,24 @@ func TestRelaysThatNoHostMayName(t *testing.T) {
 	}
 }
 
+// What a manifest of a federation says wrong is refused before anything is dialled, by its key.
+func TestFederationThatIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"mode = \"client\"\nexternal_url = \"ftp://host\"":  "this box cannot be a client of a host: federation.external_url: must be an http or https URL",
+		"mode = \"host\"\nallowed_pubkeys = [\"79be667e\"]": "federation.allowed_pubkeys[0] is no public key: ",
+		"mode = \"host\"\nheartbeat = \"1s\"":               "federation.heartbeat is 1s; write 5s to 5m",
+	} {
+		m, _ := manifestOf(t, "[federation]\n"+text+"\n")
+		b := &box{}
+		_, clientErr := b.newMember(m)
+		_, hostErr := b.newHosting(m)
+		var failure *bootstrap.Failure
+		if err := errors.Join(clientErr, hostErr); !errors.As(err, &failure) || failure.Code != bootstrap.ExitManifest || !strings.HasPrefix(failure.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // A token of a secret file ends with a newline, which cannot be sent.
 func TestTokenWithANewline(t *testing.T) {
 	b := &box{core: &core{}, env: map[string]string{"MESH_TOKEN": "token\n", federationToken: "shared\n"}}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -54,10 +55,10 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.heartbeat is " + d.String() + "; write 5s to 5m"}
 	}
 	h := &hosting{b: b, m: m, members: map[string]bool{}, refusals: refusalEvents()}
-	for _, text := range m.Federation.AllowedPubkeys {
+	for i, text := range m.Federation.AllowedPubkeys {
 		key, err := identity.ParsePublicKey(text)
 		if err != nil {
-			return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.allowed_pubkeys has a key that is none", Err: err}
+			return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: fmt.Sprintf("federation.allowed_pubkeys[%d] is no public key", i), Err: err}
 		}
 		h.members[string(key)] = true
 	}

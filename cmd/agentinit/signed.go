@@ -38,7 +38,7 @@ func (b *box) operators(m *schema.Manifest) map[string]bool {
 		key, err := identity.ParsePublicKey(strings.ToLower(text))
 		if err != nil {
 			b.publishIdentity(event.Warn, eventIdentityWarning, map[string]any{
-				"message": "sovereign_mesh.operator names a key that is none, so requests signed with it are refused: " + err.Error(),
+				"message": "sovereign_mesh.operator names a text that is no public key, so requests signed with it are refused: " + err.Error(),
 			})
 			continue
 		}
