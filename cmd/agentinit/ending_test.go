@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,6 +11,24 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
+
+// A box that ends before it has read the manifest says why, as any other.
+func TestEndBeforeTheManifest(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "report"), nil, 0o600); err != nil { // the kubelet makes it
+		t.Fatal(err)
+	}
+	b, err := newBox(options{root: root}, []string{"AGENTBOX_TERMINATION_LOG=/report"}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := b.neverStarted(errors.New("cannot reserve memory")); code != int(bootstrap.ExitInternal) {
+		t.Errorf("exit status %d", code)
+	}
+	if report, err := os.ReadFile(filepath.Join(root, "report")); err != nil || !strings.Contains(string(report), "cannot reserve memory") {
+		t.Errorf("the report is %q, %v", report, err)
+	}
+}
 
 // The final status of a box comes from its failed boot, or from the event that interrupted the
 // boot.

@@ -216,6 +216,9 @@ func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) superv
 
 // neverStarted ends a box in which no program was started.
 func (b *box) neverStarted(err error) int {
+	if b.plane == nil { // there is not even the memory to load the manifest
+		b.speak(err)
+	}
 	if findings, ok := errors.AsType[bootstrap.Findings](err); ok {
 		b.tellFindings(wireFindings(findings))
 	}
