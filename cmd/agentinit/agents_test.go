@@ -233,9 +233,9 @@ func TestAgentsLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := printed(t, o, a.AgentID)
-	for _, want := range []string{"77", "123456"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("limits do not show %s:\n%s", want, text)
+	for _, want := range []string{"Max open files 77 77 files ", "Max file size 123456 123456 bytes "} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+			t.Errorf("limits do not show %q:\n%s", want, text)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func (h *hosting) api() rest.Host {
 	return h
 }
 
-// Register and the three methods after it add an event to what the host does.
+// Register, Deregister, Evict and Admit add an event to what the host does.
 func (h *hosting) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
 	grant, err := h.lateHost.Register(ctx, principal, r)
 	switch code := adapters.CodeOf(err); {
