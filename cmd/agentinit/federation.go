@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -231,14 +232,10 @@ func (f *member) Registration() federation.Registration {
 	r := federation.Registration{
 		BoxID: f.b.boxName(), BootID: build.BootID, ImageHash: build.ImageHash, ManifestChecksum: build.ManifestChecksum,
 		Version: build.Version, Adapters: map[string]federation.AdapterReport{},
+		MetaURL: metaURL(f.b.publicBase(f.m), f.b.server.Bound("management")),
 	}
 	if own, ok := f.b.self.current(); ok {
 		r.DID = own.DID
-	}
-	if base := f.b.publicBase(f.m); base != "" {
-		r.MetaURL = base + "/v1/meta"
-	} else if at := f.b.server.Bound("management"); at != "" {
-		r.MetaURL = "http://" + at + "/v1/meta"
 	}
 	for _, s := range f.b.slots.Status() {
 		if s.Class == adapters.ClassOff {
@@ -247,6 +244,18 @@ func (f *member) Registration() federation.Registration {
 		r.Adapters[string(s.Slot)] = federation.AdapterReport{Impl: s.Wanted, ContractVersion: s.ContractVersion, Capabilities: append([]string{}, s.Capabilities...)}
 	}
 	return r
+}
+
+// metaURL is where the host can read what the box says of itself: at its public address, else at the
+// address of the listener. A listener on all addresses names none, so the result is then "".
+func metaURL(public, listener string) string {
+	if public != "" {
+		return public + "/v1/meta"
+	}
+	if at, err := netip.ParseAddrPort(listener); err == nil && !at.Addr().IsUnspecified() {
+		return "http://" + listener + "/v1/meta"
+	}
+	return ""
 }
 
 // Beat implements federation.Box.

@@ -155,6 +155,21 @@ func TestFederationThatIsRefused(t *testing.T) {
 	}
 }
 
+// The host gets an address that leads to the box. That of a listener on all addresses would lead a
+// host to itself.
+func TestMetaURL(t *testing.T) {
+	for _, c := range []struct{ public, listener, want string }{
+		{"https://box.example", "[::]:9090", "https://box.example/v1/meta"},
+		{"", "10.1.2.3:9090", "http://10.1.2.3:9090/v1/meta"},
+		{"", "[fd00::1]:9090", "http://[fd00::1]:9090/v1/meta"},
+		{"", "[::]:9090", ""}, {"", "0.0.0.0:9090", ""}, {"", "", ""},
+	} {
+		if got := metaURL(c.public, c.listener); got != c.want {
+			t.Errorf("public %q, listener %q: %q, want %q", c.public, c.listener, got, c.want)
+		}
+	}
+}
+
 // A token of a secret file ends with a newline, which cannot be sent.
 func TestTokenWithANewline(t *testing.T) {
 	b := &box{core: &core{}, env: map[string]string{"MESH_TOKEN": "token\n", federationToken: "shared\n"}}
