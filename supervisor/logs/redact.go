@@ -110,30 +110,32 @@ func forms(value string) []string {
 	return out
 }
 
-// inURL are the sets of reserved characters (RFC 3986) that usual encoders of URLs leave as they are:
-// none (Go's QueryEscape), the slash (Python's quote), those of JavaScript's encodeURIComponent and
-// encodeURI, and those of Go's PathEscape.
-var inURL = []string{"", "/", "!'()*", "!'()*;,/?:@&=+$#", "$&+=:@"}
+// inURL are the sets of characters that usual encoders of URLs leave as they are, in addition to
+// letters and digits: the unreserved ones of RFC 3986 (Go's QueryEscape), these and the slash (Python's
+// quote), those of JavaScript's encodeURIComponent and encodeURI, those of Go's PathEscape, those of
+// forms (application/x-www-form-urlencoded in the URL Standard of the WHATWG: JavaScript's
+// URLSearchParams, Java, Rust), and those of PHP's urlencode.
+var inURL = []string{"-._~", "-._~/", "-._~!'()*", "-._~!'()*;,/?:@&=+$#", "-._~$&+=:@", "-._*", "-._"}
 
 // urlForms returns a text as usual encoders of URLs write it: with hexadecimal digits in upper or
 // lower case, and a space as %20 or, in a query, as a plus sign.
 func urlForms(text string) []string {
 	var out []string
-	for _, reserved := range inURL {
+	for _, plain := range inURL {
 		for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
-			escaped := percentEncoded(text, reserved, digits)
+			escaped := percentEncoded(text, plain, digits)
 			out = append(out, escaped, strings.ReplaceAll(escaped, "%20", "+"))
 		}
 	}
 	return out
 }
 
-// percentEncoded escapes every byte of a text that is neither unreserved in URLs nor in reserved.
-func percentEncoded(text, reserved, digits string) string {
+// percentEncoded escapes every byte of a text that is neither a letter nor a digit nor in plain.
+func percentEncoded(text, plain, digits string) string {
 	var out []byte
 	for i := range len(text) {
 		c := text[i]
-		if '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || strings.IndexByte("-._~", c) >= 0 || strings.IndexByte(reserved, c) >= 0 {
+		if '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || strings.IndexByte(plain, c) >= 0 {
 			out = append(out, c)
 		} else {
 			out = append(out, '%', digits[c>>4], digits[c&15])

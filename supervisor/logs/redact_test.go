@@ -105,6 +105,22 @@ func TestFormsOfSecrets(t *testing.T) {
 	}
 }
 
+// Encoders of URLs differ in the tilde and the asterisk.
+func TestFormsOfSecretsInURLs(t *testing.T) {
+	p := newPlane(t, Config{})
+	p.Redact("se~cr*et!(and more")
+	for name, text := range map[string]string{
+		"Go's QueryEscape":   "se~cr%2Aet%21%28and+more",
+		"encodeURIComponent": "se~cr*et!(and%20more",
+		"URLSearchParams":    "se%7Ecr*et%21%28and+more",
+		"PHP's urlencode":    "se%7Ecr%2Aet%21%28and+more",
+	} {
+		if got := p.Mask(text); got != strings.Repeat("*", len(text)) {
+			t.Errorf("%s: %q became %q", name, text, got)
+		}
+	}
+}
+
 // However the output of a program and its long lines are cut, no destination gets a part of a
 // secret that is longer than a short secret.
 func TestSecretsCutAnywhere(t *testing.T) {
