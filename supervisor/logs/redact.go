@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // Secrets are masked in every line before it reaches the ring, the console or a file. Each byte
@@ -145,12 +147,19 @@ func percentEncoded(text, plain, digits string) string {
 }
 
 // jsonForms returns a text as the usual encoders of JSON write it. All escape quotes, backslashes and
-// control characters. Go also escapes <, > and &, Python what is not ASCII, and PHP that and the
-// slash.
+// control characters. Go also escapes <, > and &, Gson (Java) these, the equals sign and the
+// apostrophe, Python what is not ASCII, PHP that and the slash, and System.Text.Json (.NET) most of
+// these and the plus sign, with digits in upper case.
 func jsonForms(text string) []string {
+	const lower, upper = `\u%04x`, `\u%04X`
 	quoted := quotedJSON(text, false)
 	slashed := strings.ReplaceAll(quoted, "/", `\/`)
-	return []string{quotedJSON(text, true), quoted, slashed, asciiJSON(quoted), asciiJSON(slashed)}
+	return []string{
+		quotedJSON(text, true), quoted, slashed,
+		escapedJSON(quoted, "<>&='", unicode.MaxRune, lower),
+		escapedJSON(quoted, "", '~', lower), escapedJSON(slashed, "", '~', lower),
+		escapedJSON(strings.ReplaceAll(quoted, `\"`, `\u0022`), "<>&'+`", '~', upper),
+	}
 }
 
 // quotedJSON returns a text as a string of JSON, without the quotes around it.
@@ -164,16 +173,16 @@ func quotedJSON(text string, escapeHTML bool) string {
 	return out.String()[1 : out.Len()-len("\"\n")]
 }
 
-// asciiJSON escapes the characters of a JSON text that are not printable ASCII.
-func asciiJSON(text string) string {
+// escapedJSON escapes the characters of a JSON text that are in special or above last.
+func escapedJSON(text, special string, last rune, format string) string {
 	var out []byte
 	for _, r := range text {
-		if r <= '~' {
-			out = append(out, byte(r))
+		if r <= last && !strings.ContainsRune(special, r) {
+			out = utf8.AppendRune(out, r)
 			continue
 		}
 		for _, unit := range utf16.AppendRune(nil, r) {
-			out = fmt.Appendf(out, `\u%04x`, unit)
+			out = fmt.Appendf(out, format, unit)
 		}
 	}
 	return string(out)

@@ -82,6 +82,8 @@ func TestFormsOfSecrets(t *testing.T) {
 		"json of Node, Rust, jq": `p/w+\"d<1>&é🔑=e!(nd`,
 		"json of Python":         `p/w+\"d<1>&\u00e9\ud83d\udd11=e!(nd`,
 		"json of PHP":            `p\/w+\"d<1>&\u00e9\ud83d\udd11=e!(nd`,
+		"json of Gson":           `p/w+\"d\u003c1\u003e\u0026é🔑\u003de!(nd`,
+		"json of .NET":           `p/w\u002B\u0022d\u003C1\u003E\u0026\u00E9\uD83D\uDD11=e!(nd`,
 		"json of PHP, Unicode":   `p\/w+\"d<1>&é🔑=e!(nd`,
 		"base64":                 base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
 		"basic 1": base64.StdEncoding.EncodeToString([]byte("u:" + value)),
