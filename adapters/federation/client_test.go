@@ -128,6 +128,7 @@ func TestAnswersToRegister(t *testing.T) {
 		"endpoint's bad token":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"token":"a b"}}}`, nil, Failed{}, "endpoint of events"},
 		"endpoint is too long":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"pods":{"url":"http://h/` + strings.Repeat("x", maxAddress) + `"}}}`, nil, Failed{}, "pods"},
 		"database with a file":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"host=db PassFile=/root/.pgpass"}}}`, nil, Failed{}, "passfile"},
+		"database with a tab":   {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"host=db passfile\u000b=/root/.pgpass"}}}`, nil, Failed{}, "passfile"},
 		"database with a key":   {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://db/x?sslkey=/etc/key"}}}`, nil, Failed{}, "sslkey"},
 		"database with a code":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://db/x?ssl%6bey=/etc/key"}}}`, nil, Failed{}, "sslkey"},
 		"database":              {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://u:p@db-service/x?sslmode=require"}}}`, nil, Registered{ID: "s", Endpoints: Endpoints{Memory: MemoryEndpoint{Conninfo: "postgres://u:p@db-service/x?sslmode=require"}}}, ""},

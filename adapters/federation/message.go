@@ -149,9 +149,10 @@ func checkToken(of, token string) error {
 	return nil
 }
 
-// namesFile finds the options of a connection string that name a file with secrets.
+// namesFile finds the options of a connection string that name a file with secrets. pgx takes a
+// vertical tab as white space too, which \s does not match.
 var namesFile = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\b(passfile|service|servicefile|sslcert|sslkey)\s*=`)
+	return regexp.MustCompile(`(?i)\b(passfile|service|servicefile|sslcert|sslkey)[\s\v]*=`)
 })
 
 // checkConninfo refuses a connection string that names such files of this box (libpq, 34.1.2): the
