@@ -91,7 +91,7 @@ var arrows = map[string][]string{
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
-	"mesh/pool":  {"mesh/nip01", "internal/outbound"},
+	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/outbound"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.

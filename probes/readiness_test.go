@@ -401,7 +401,8 @@ func TestOneRelayIsEnough(t *testing.T) {
 		go func() { r.FollowRelays(ctx, []string{"wss://bad", "wss://good"}, dial); close(done) }()
 		time.Sleep(RelayTimeout + time.Millisecond)
 		state := func() Requirement { return r.Verdict().Requirements[1] }
-		if q := state(); q.Met || !strings.Contains(q.Reason, "no relay answered within 3s") {
+		// The address may have a token, so only dial names it.
+		if q := state(); q.Met || !strings.Contains(q.Reason, "no relay answered within 3s") || strings.Contains(q.Reason, "wss://") {
 			t.Fatalf("got %+v", q)
 		}
 		up.Store(true)

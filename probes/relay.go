@@ -13,7 +13,8 @@ const RelayTimeout = 3 * time.Second
 // RelayID is the id of the requirement that at least one relay answers.
 const RelayID = "relay:any"
 
-// RelayDial completes a websocket connect to url and closes it again.
+// RelayDial completes a websocket connect to url and closes it again. Its error names the relay, but
+// without a password or a token in the url.
 type RelayDial func(ctx context.Context, url string) error
 
 // FollowRelays keeps the relay requirement up to date until ctx ends. It is met while at least one
@@ -63,7 +64,7 @@ func anyRelay(ctx context.Context, urls []string, last string, dial RelayDial) (
 		if a.err == nil {
 			return a.url, nil
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", a.url, a.err))
+		errs = append(errs, a.err)
 	}
 	return "", fmt.Errorf("no relay answered within %s: %w", RelayTimeout, errors.Join(errs...))
 }

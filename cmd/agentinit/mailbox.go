@@ -206,10 +206,13 @@ func (b *box) relayReachable(ctx context.Context, url string) error {
 		return nil
 	}
 	c, err := pool.Dial(ctx, url)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.Close()
 	}
-	return c.Close()
+	if err != nil {
+		return fmt.Errorf("%s: %w", schema.PublicURL(url), err)
+	}
+	return nil
 }
 
 // rotated says that the box has another key. The relays must learn it before they deliver messages
@@ -401,7 +404,7 @@ func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {
 	if err != nil {
 		return rest.MeshEvent{}, err
 	}
-	return rest.MeshEvent{Relay: schema.PublicURL(e.Relay), Event: json.RawMessage(e.Event.String())}, nil
+	return rest.MeshEvent{Relay: e.Relay, Event: json.RawMessage(e.Event.String())}, nil
 }
 
 // relayMetric is a metric of one connection; known is false as long as there is no value.

@@ -10,11 +10,15 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
-// maxDocument limits the document of a relay, in bytes.
-const maxDocument = 64 << 10
+// Limits for what a relay says of itself, in bytes.
+const (
+	maxDocument = 64 << 10
+	maxName     = 100
+)
 
 const documentType = "application/nostr+json"
 
@@ -48,12 +52,10 @@ func parseDocument(raw []byte) (Document, error) {
 	}
 	d := in.Document
 	d.MaxMessage, d.LoginRequired = max(0, in.Limitation.MaxMessage), in.Limitation.LoginRequired
-	d.Name, d.Software, d.Version = short(d.Name), short(d.Software), short(d.Version)
+	d.Name, d.Software, d.Version = escape.Line(d.Name, maxName), escape.Line(d.Software, maxName), escape.Line(d.Version, maxName)
 	d.NIPs = d.NIPs[:min(len(d.NIPs), 100)]
 	return d, nil
 }
-
-func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), 100)], "") }
 
 // FetchDocument fetches the document of a relay over the network. It does not follow redirects.
 func FetchDocument(ctx context.Context, url string) (Document, error) {
@@ -87,7 +89,7 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 // client returns an HTTP client that follows no redirects and keeps no idle connections.
 func client() *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader},
 		CheckRedirect: outbound.NoRedirect,
 	}
 }

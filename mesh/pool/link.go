@@ -11,6 +11,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -18,6 +19,7 @@ import (
 type link struct {
 	pool       *Pool
 	url        string
+	shown      string // url without user and query
 	publishes  bool
 	subscribes bool
 	leave      context.CancelFunc // disconnects a guest; nil if the relay is the pool's own
@@ -41,7 +43,9 @@ func (l *link) run(ctx context.Context) {
 			try = 1
 		}
 		wait := backoff(try, rand.Float64())
-		l.change(func(s *Status) { s.State, s.Error, s.LoggedIn, s.Retries = Waiting, err.Error(), false, try })
+		l.change(func(s *Status) {
+			s.State, s.Error, s.LoggedIn, s.Retries = Waiting, escape.Line(err.Error(), maxReason), false, try
+		})
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -182,7 +186,7 @@ func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 		l.answered(m)
 	case nip01.VerbClosed:
 		if s := l.pool.subscription(m.Subscription); s != nil && !strings.HasPrefix(m.Text, "auth-required:") {
-			l.change(func(st *Status) { st.Error = "refused a subscription: " + m.Text })
+			l.change(func(st *Status) { st.Error = "refused a subscription: " + escape.Line(m.Text, maxReason) })
 		}
 	case nip01.VerbEvent:
 		return l.event(ctx, m)
@@ -209,7 +213,7 @@ func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
 	l.setBehind(true)
 	defer l.setBehind(false)
 	select {
-	case s.events <- Event{m.Event, l.url}:
+	case s.events <- Event{m.Event, l.shown}:
 	case <-s.done:
 	case <-ctx.Done():
 	}
@@ -264,7 +268,7 @@ func (l *link) answered(m nip01.FromRelay) {
 	l.change(func(s *Status) {
 		s.LoggedIn = m.Accepted
 		if !m.Accepted {
-			s.Error = "refused the login: " + m.Text
+			s.Error = "refused the login: " + escape.Line(m.Text, maxReason)
 		}
 	})
 	l.mu.Lock()
@@ -299,7 +303,7 @@ func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	login, most := l.answer, l.status.Document.MaxMessage
 	l.mu.Unlock()
 	if size := len(nip01.Message(nip01.VerbEvent, e)); most > 0 && size > most {
-		return Result{URL: l.url, Guest: l.guest(), Reason: fmt.Sprintf("payload-too-large: the message has %d bytes, the relay takes %d", size, most)}
+		return Result{URL: l.shown, Guest: l.guest(), Reason: fmt.Sprintf("payload-too-large: the message has %d bytes, the relay takes %d", size, most)}
 	}
 	m, err := l.ask(ctx, e)
 	if err == nil && !m.Accepted && strings.HasPrefix(m.Text, "auth-required:") && login != nil && l.pool.cfg.Signer != nil {
@@ -313,11 +317,11 @@ func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	}
 	switch {
 	case err != nil:
-		return Result{URL: l.url, Guest: l.guest(), Reason: err.Error()}
+		return Result{URL: l.shown, Guest: l.guest(), Reason: err.Error()}
 	case m.Accepted:
 		l.change(func(s *Status) { s.Published++ })
 	}
-	return Result{URL: l.url, Guest: l.guest(), Accepted: m.Accepted, Reason: m.Text}
+	return Result{URL: l.shown, Guest: l.guest(), Accepted: m.Accepted, Reason: m.Text}
 }
 
 func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -23,10 +26,12 @@ const (
 	maxCopies        = 64 // events that one guest has not answered yet
 	maxSubscriptions = 16
 	maxMessage       = 1 << 20
-	seenIDs          = 8192 // remembered ids, so that each event is passed on once
-	eventsPerSecond  = 500  // messages read from one relay; the others wait at the relay
-	guestPerSecond   = 50   // the same for a guest: another box has chosen it
-	badLimit         = 10   // invalid messages until a connection is closed
+	maxHeader        = 64 << 10 // bytes of the head of a relay's answer
+	maxReason        = 300      // bytes of an error in a status
+	seenIDs          = 8192     // remembered ids, so that each event is passed on once
+	eventsPerSecond  = 500      // messages read from one relay; the others wait at the relay
+	guestPerSecond   = 50       // the same for a guest: another box has chosen it
+	badLimit         = 10       // invalid messages until a connection is closed
 	dialLimit        = 10 * time.Second
 	sendLimit        = 10 * time.Second
 	answerLimit      = 10 * time.Second
@@ -109,9 +114,18 @@ func Start(cfg Config) (*Pool, error) {
 
 func (p *Pool) newLink(url string, publishes, subscribes bool) *link {
 	return &link{
-		pool: p, url: url, publishes: publishes, subscribes: subscribes,
+		pool: p, url: url, shown: shown(url), publishes: publishes, subscribes: subscribes,
 		status: Status{URL: url, State: Connecting}, waiting: map[string]chan nip01.FromRelay{},
 	}
+}
+
+// shown returns an address without user, query and fragment, which may have a password or a token.
+func shown(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
 // Guests sets the guests of the pool: relays that another box has named. The pool connects to the new
@@ -238,7 +252,7 @@ func (p *Pool) Status() []Status {
 
 // Result is the answer of one relay to an event.
 type Result struct {
-	URL      string `json:"url"`
+	URL      string `json:"url"` // without user and query
 	Guest    bool   `json:"guest,omitempty"`
 	Accepted bool   `json:"accepted"`
 	// Reason is the relay's text, or why there is no answer.
@@ -273,7 +287,7 @@ func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	answers := make(chan answer, len(counted))
 	results := make([]Result, len(counted))
 	for i, l := range counted {
-		results[i] = Result{URL: l.url, Guest: l.guest(), Reason: "no answer in time"}
+		results[i] = Result{URL: l.shown, Guest: l.guest(), Reason: "no answer in time"}
 		p.send(l, &event, func(r Result) { answers <- answer{i, r} })
 	}
 	for range counted {
@@ -317,7 +331,7 @@ func (p *Pool) send(l *link, e *nostr.Event, answered func(Result)) {
 		answered(l.publish(ctx, e))
 	})
 	if !asked {
-		answered(Result{URL: l.url, Guest: l.guest(), Reason: "the box leaves the mesh"})
+		answered(Result{URL: l.shown, Guest: l.guest(), Reason: "the box leaves the mesh"})
 	}
 }
 
@@ -355,7 +369,7 @@ type Subscription struct {
 // Event is a verified event from a relay.
 type Event struct {
 	*nostr.Event
-	Relay string
+	Relay string // the address without user and query
 }
 
 // Subscribe asks all relays for events, also those that connect later. buffer is how many events wait
@@ -449,14 +463,16 @@ func (r *recent) add(id string) bool {
 	return true
 }
 
-// Dial connects to a relay over the network. It does not follow redirects.
+// Dial connects to a relay over the network. It does not follow redirects. The error does not contain
+// the address, which may have a password or a token.
 func Dial(ctx context.Context, url string) (Conn, error) {
 	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client()})
 	if err != nil {
+		err = outbound.WithoutURL(err)
 		if resp != nil {
-			return nil, fmt.Errorf("answered %s", resp.Status)
+			err = fmt.Errorf("answered %s", resp.Status)
 		}
-		return nil, err
+		return nil, errors.New(escape.Line(err.Error(), maxReason)) // the relay can write parts of it
 	}
 	c.SetReadLimit(maxMessage)
 	return socket{c}, nil

@@ -1,10 +1,13 @@
 package pool
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -411,7 +414,7 @@ func TestParseDocument(t *testing.T) {
 		`{}`: {},
 		`{"name":"n","supported_nips":[1,42],"limitation":{"max_message_length":10,"auth_required":true},"x":1}`: {Name: "n", NIPs: []int{1, 42}, MaxMessage: 10, LoginRequired: true},
 		`{"limitation":{"max_message_length":-1}}`:                                                               {},
-		`{"name":"` + long + `"}`: {Name: long[:99]},
+		`{"name":"` + long + `"}`: {Name: long[:96] + "…"},
 	} {
 		got, err := parseDocument([]byte(text))
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -465,6 +468,69 @@ func TestFetchDocument(t *testing.T) {
 			t.Errorf("%s: %+v", path, d)
 		}
 	}
+}
+
+// The error of a connection is shown to everyone who may read the status, so it must not hold the
+// token of the address, and no more than a line of what the relay has written.
+func TestDialErrors(t *testing.T) {
+	for name, answer := range map[string]string{
+		"status":   "HTTP/1.1 500 \x1b[31m\u202e" + strings.Repeat("A", 10_000) + "\r\n\r\n",
+		"head":     "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("A", maxHeader) + "\r\n\r\n",
+		"not HTTP": strings.Repeat("A", 10_000) + "\r\n\r\n",
+		"none":     "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			var relay sync.WaitGroup
+			defer relay.Wait()
+			relay.Go(func() {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				_, _ = http.ReadRequest(bufio.NewReader(c))
+				_, _ = io.WriteString(c, answer)
+			})
+			_, err = Dial(t.Context(), "ws://"+l.Addr().String()+"/?token=secret")
+			if err == nil || len(err.Error()) > maxReason || strings.Contains(err.Error(), "secret") || strings.ContainsAny(err.Error(), "\x1b\u202e") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// Results and events are written to files that programs can read.
+func TestTokenOfAddressIsNotShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		relay := newFake()
+		relays := &byURL{fakes: map[string]*fake{"ws://me:secret@r/x?token=secret": relay}}
+		p := start(t, Config{URLs: []string{"ws://me:secret@r/x?token=secret"}, Dial: relays.dial})
+		synctest.Wait()
+		s, err := p.Subscribe(notes, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, id, _ := relay.heard(t)
+		e := note(t, relaytest.NewKey(t), "a")
+		relay.to <- nip01.Message(nip01.VerbEvent, id, e)
+		if got, err := s.Next(t.Context()); err != nil || got.Relay != "ws://r/x" {
+			t.Errorf("%v %v", got, err)
+		}
+		relay.to <- nip01.Message(nip01.VerbClosed, id, "no \x1b[31m"+strings.Repeat("A", 1000))
+		synctest.Wait()
+		if got := p.Status()[0].Error; !strings.HasPrefix(got, "refused a subscription: no ") || len(got) > 2*maxReason || strings.Contains(got, "\x1b") {
+			t.Errorf("%q", got)
+		}
+		if results, err := p.Publish(t.Context(), e); err != nil || results[0].URL != "ws://r/x" {
+			t.Errorf("%+v %v", results, err)
+		}
+		p.Close()
+	})
 }
 
 func TestReconnect(t *testing.T) {
