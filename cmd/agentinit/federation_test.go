@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -118,6 +120,40 @@ func TestRefusalsOfBoxesAreBounded(t *testing.T) {
 			t.Errorf("%d events, the last %v", told, last.Fields)
 		}
 	})
+}
+
+// What a box writes of itself comes into the log of the host as a short line.
+func TestTextsOfBoxesAreShort(t *testing.T) {
+	host, err := mesh.Open(t.Context(), mesh.Config{File: filepath.Join(t.TempDir(), registryFile), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	h := &hosting{b: &box{bus: event.NewBus(64)}, refusals: refusalEvents()}
+	h.set(host)
+	long := strings.Repeat("x\x1b[31m", 500)
+	grant, err := h.Register(t.Context(), "member", federation.Registration{BoxID: "box", BootID: "boot", Nonce: "n", Version: long})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Deregister(t.Context(), "box", federation.Farewell{SessionID: long}); !errors.Is(err, adapters.ErrValidation) {
+		t.Errorf("a session that is no id: %v", err)
+	}
+	if err := h.Deregister(t.Context(), "box", federation.Farewell{SessionID: grant.SessionID, Reason: long}); err != nil {
+		t.Fatal(err)
+	}
+	w := h.b.bus.Watch(0)
+	for _, name := range []string{"FederationBoxRegistered", "FederationBoxLeft"} {
+		e, _ := w.TryNext()
+		if e.Name != name {
+			t.Fatalf("%s, want %s", e.Name, name)
+		}
+		for key, v := range e.Fields {
+			if text := v.(string); len(text) > maxBoxText || strings.Contains(text, "\x1b") {
+				t.Errorf("%s: %s has %d bytes", name, key, len(text))
+			}
+		}
+	}
 }
 
 func TestRelaysThatNoHostMayName(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -45,6 +46,10 @@ type hosting struct {
 // refusalEvents bounds the events about refused boxes: registrations have no rate limit, and each
 // event is a line of the log.
 func refusalEvents() *event.Throttle { return &event.Throttle{Burst: 50, Every: time.Second / 5} }
+
+// maxBoxText bounds the texts of a box in an event, in bytes: another machine writes them, as often as
+// it likes.
+const maxBoxText = 300
 
 // newHosting returns nil in a box that is not a host.
 func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
@@ -195,7 +200,7 @@ func (h *hosting) Register(ctx context.Context, principal string, r federation.R
 	grant, err := h.lateHost.Register(ctx, principal, r)
 	switch code := adapters.CodeOf(err); {
 	case err == nil:
-		h.publish(event.Info, "FederationBoxRegistered", map[string]any{"box": r.BoxID, "session_id": grant.SessionID, "version": r.Version})
+		h.publish(event.Info, "FederationBoxRegistered", map[string]any{"box": r.BoxID, "session_id": grant.SessionID, "version": escape.Line(r.Version, maxBoxText)})
 	case code == adapters.CodePermissionDenied || code == adapters.CodeContractMismatch:
 		h.tellRefused(r.BoxID, err)
 	}
@@ -218,7 +223,7 @@ func (h *hosting) tellRefused(box string, why error) {
 func (h *hosting) Deregister(ctx context.Context, box string, f federation.Farewell) error {
 	err := h.lateHost.Deregister(ctx, box, f)
 	if err == nil {
-		h.publish(event.Info, "FederationBoxLeft", map[string]any{"box": box, "session_id": f.SessionID, "reason": f.Reason})
+		h.publish(event.Info, "FederationBoxLeft", map[string]any{"box": box, "session_id": f.SessionID, "reason": escape.Line(f.Reason, maxBoxText)})
 	}
 	return err
 }

@@ -334,6 +334,9 @@ func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (an
 
 // Deregister ends a session. It is no error if there is none.
 func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell) error {
+	if err := adapters.CheckID("session_id", f.SessionID); err != nil {
+		return err
+	}
 	h.forget(box)
 	return typed(h.store.write(ctx, func(t tx) error {
 		_, err := t.exec(`DELETE FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, f.SessionID, box)
