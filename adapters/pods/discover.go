@@ -22,8 +22,8 @@ const (
 	wellKnownAt = "/.well-known/solid"
 )
 
-// dialects remembers which patch types (Accept-Patch) resources take, for five
-// minutes each, and which of them worked at all.
+// dialects remembers which resources take a JSON Patch (Accept-Patch), for five minutes each, and
+// which patch types worked at all. It keeps no type itself: a server may name thousands of them.
 type dialects struct {
 	mu     sync.Mutex
 	byPath map[string]patchTypes
@@ -31,8 +31,8 @@ type dialects struct {
 }
 
 type patchTypes struct {
-	types []string
-	until time.Time
+	jsonPatch bool
+	until     time.Time
 }
 
 func newDialects() *dialects {
@@ -53,7 +53,7 @@ func (d *dialects) learn(target string, h http.Header) {
 	if len(d.byPath) >= maxDialects {
 		d.prune()
 	}
-	d.byPath[target] = patchTypes{types, time.Now().Add(dialectAge)}
+	d.byPath[target] = patchTypes{slices.Contains(types, jsonPatchType), time.Now().Add(dialectAge)}
 }
 
 // note keeps the types that are capabilities. The caller holds mu.
@@ -90,12 +90,14 @@ func (d *dialects) forget(target string) {
 	delete(d.byPath, target)
 }
 
-func (d *dialects) known(target string) ([]string, bool) {
+func (d *dialects) known(target string) (jsonPatch, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, ok := d.byPath[target]
-	return p.types, ok && p.until.After(time.Now())
+	return p.jsonPatch, ok && p.until.After(time.Now())
 }
+
+var jsonPatchType = adapters.PatchType(adapters.DialectJSONPatch)
 
 var patchCaps = map[string]string{
 	adapters.PatchType(adapters.DialectN3):           CapN3Patch,
@@ -125,11 +127,11 @@ func acceptPatch(h http.Header) []string {
 	return types
 }
 
-// takes tells whether a resource accepts patches of a media type. It asks with OPTIONS and, if that
-// does not tell, with HEAD. A missing resource is NOT_FOUND.
-func (s *Solid) takes(ctx context.Context, path, target, mediaType string) (bool, error) {
-	if types, ok := s.dialect.known(target); ok {
-		return slices.Contains(types, mediaType), nil
+// takesJSONPatch tells whether a resource accepts a JSON Patch. It asks with OPTIONS and, if that does
+// not tell, with HEAD. A missing resource is NOT_FOUND.
+func (s *Solid) takesJSONPatch(ctx context.Context, path, target string) (bool, error) {
+	if takes, ok := s.dialect.known(target); ok {
+		return takes, nil
 	}
 	for _, method := range []string{http.MethodOptions, http.MethodHead} {
 		res, err := s.client.Do(ctx, wire.Request{Method: method, Path: target, Accept: "*/*", Keep: kept})
@@ -140,8 +142,8 @@ func (s *Solid) takes(ctx context.Context, path, target, mediaType string) (bool
 			return false, about(err, path)
 		}
 		s.dialect.learn(target, res.Header)
-		if types, ok := s.dialect.known(target); ok {
-			return slices.Contains(types, mediaType), nil
+		if takes, ok := s.dialect.known(target); ok {
+			return takes, nil
 		}
 	}
 	return false, nil

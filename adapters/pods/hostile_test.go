@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -450,6 +451,26 @@ func TestDialectsAreBounded(t *testing.T) {
 	}
 	if _, ok := d.known(strconv.Itoa(3*maxDialects - 1)); !ok {
 		t.Error("the last one was forgotten")
+	}
+}
+
+// A header of 64 KiB, the largest that the client reads, must not stay in memory for each path.
+func TestDialectsKeepNoTypes(t *testing.T) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	d, before := newDialects(), heap()
+	for i := range 64 {
+		d.learn(strconv.Itoa(i), http.Header{"Accept-Patch": {strings.Repeat("a,", 32<<10)}})
+	}
+	if after := heap(); after > before+1<<20 {
+		t.Errorf("64 paths take %d KiB", (after-before)>>10)
+	}
+	if takes, ok := d.known("63"); takes || !ok {
+		t.Errorf("%v %v", takes, ok)
 	}
 }
 

@@ -62,7 +62,7 @@ func (s *Solid) jsonPatch(ctx context.Context, path, target string, patch adapte
 	if err != nil {
 		return adapters.Written{}, err
 	}
-	takes, err := s.takes(ctx, path, target, adapters.PatchType(adapters.DialectJSONPatch))
+	takes, err := s.takesJSONPatch(ctx, path, target)
 	if err != nil {
 		return adapters.Written{}, err
 	}
