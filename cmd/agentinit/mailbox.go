@@ -37,9 +37,14 @@ type neighbours struct {
 	mailbox atomic.Pointer[mailbox.Mailbox] // nil until it is read
 
 	troubles *rate.Callers[string] // events about troubles, by name
+	streams  atomic.Int32          // open streams of the API
 	// connected has an element after a relay has connected.
 	connected chan struct{}
 }
+
+// maxMeshStreams bounds the streams of the API: fewer than the subscriptions of a pool, because the
+// mailbox needs one to receive messages.
+const maxMeshStreams = 12
 
 // troubleEvents bounds how many troubles of one kind become events; metrics count all.
 func troubleEvents() *rate.Callers[string] {
@@ -373,11 +378,16 @@ func (n *neighbours) Subscribe(_ context.Context, f rest.MeshFilter) (rest.MeshS
 	if f.Limit >= 0 {
 		filter.Limit = &f.Limit
 	}
+	if n.streams.Add(1) > maxMeshStreams {
+		n.streams.Add(-1)
+		return nil, adapters.Errorf(adapters.CodeRateLimited, "%d streams of relays' events are open already", maxMeshStreams)
+	}
 	s, err := p.Subscribe([]nip01.Filter{filter}, 64)
 	if err != nil {
+		n.streams.Add(-1)
 		return nil, adapters.Errorf(adapters.CodeRateLimited, "%v", err)
 	}
-	return relayed{s}, nil
+	return relayed{s, n}, nil
 }
 
 // publicKeys reads keys of the query; nil if there are none.
@@ -393,7 +403,16 @@ func publicKeys(field string, texts []string) (keys []string, err error) {
 }
 
 // relayed is a subscription in the form of the API.
-type relayed struct{ *pool.Subscription }
+type relayed struct {
+	*pool.Subscription
+	of *neighbours
+}
+
+// Close implements rest.MeshStream. It is called once.
+func (r relayed) Close() {
+	r.Subscription.Close()
+	r.of.streams.Add(-1)
+}
 
 // Next implements rest.MeshStream.
 func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {

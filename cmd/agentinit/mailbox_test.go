@@ -1,12 +1,19 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
 // The box's connections follow no redirect of a relay, so such a relay must not count as reachable.
@@ -24,5 +31,37 @@ func TestRelayThatRedirectsIsNotReachable(t *testing.T) {
 		if err := b.relayReachable(t.Context(), strings.Replace(url, "http", "ws", 1)); (err == nil) != reachable {
 			t.Errorf("%s: %v", url, err)
 		}
+	}
+}
+
+// Readers of the API cannot take the subscription by which the mailbox receives.
+func TestStreamsLeaveTheMailboxASubscription(t *testing.T) {
+	p, err := pool.Start(pool.Config{
+		URLs: []string{"ws://relay"},
+		Dial: func(context.Context, string) (pool.Conn, error) { return nil, errors.New("refused") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	n := &neighbours{}
+	n.pool.Store(p)
+	var last rest.MeshStream
+	for range maxMeshStreams {
+		if last, err = n.Subscribe(t.Context(), rest.MeshFilter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := n.Subscribe(t.Context(), rest.MeshFilter{}); !errors.Is(err, adapters.ErrRateLimited) {
+		t.Errorf("one more: %v", err)
+	}
+	mail, err := p.Subscribe([]nip01.Filter{{}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mail.Close()
+	last.Close()
+	if _, err := n.Subscribe(t.Context(), rest.MeshFilter{}); err != nil {
+		t.Errorf("after one has ended: %v", err)
 	}
 }
