@@ -27,6 +27,9 @@ type Principal struct {
 	ID string
 }
 
+// guest tells whether the principal may be hostile: an agent, or a box that is registered here.
+func (p Principal) guest() bool { return p.Role == RoleAgent || p.Role == RoleBox }
+
 // roles is a set of roles. Every set contains admin.
 type roles uint8
 

@@ -213,7 +213,7 @@ const actionHistory = 50
 // actionSocket sends a greeting, the latest actions, and then each new one. The peer may set filters
 // and send pings.
 func (q *request) actionSocket(after uint64) error {
-	leave, err := q.s.enter()
+	leave, err := q.s.enter(q.who)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func TestCloseWhileStreamsBegin(t *testing.T) {
 		for range 4 {
 			callers.Go(func() {
 				for {
-					leave, err := s.enter()
+					leave, err := s.enter(Principal{})
 					if err != nil {
 						if code := adapters.CodeOf(err); code != adapters.CodeUnavailable {
 							t.Errorf("code %s, want %s", code, adapters.CodeUnavailable)

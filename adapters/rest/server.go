@@ -67,8 +67,13 @@ type Config struct {
 // DefaultRateLimit is the default for Config.RateLimit.
 const DefaultRateLimit = 1000
 
-// maxStreams limits the open streams: each one holds a goroutine and a subscription.
-const maxStreams = 400
+// maxStreams limits the open streams: each one holds a goroutine and a subscription. Guests together
+// have at most maxGuestStreams, fewer than the events slot has subscriptions, so that they cannot keep out
+// the operator.
+const (
+	maxStreams      = 400
+	maxGuestStreams = 200
+)
 
 // Server serves the API. Several listeners may use its handler at once.
 type Server struct {
@@ -89,6 +94,7 @@ type Server struct {
 	// entering orders enter and Close: no stream may be added to open while Close waits for it.
 	entering sync.Mutex
 	streams  int
+	guests   int // of streams, those of guests
 	open     sync.WaitGroup
 }
 

@@ -60,21 +60,31 @@ func (q *request) isWebSocket() bool {
 	return strings.EqualFold(q.Header.Get("Upgrade"), "websocket")
 }
 
-// enter counts an open stream, within maxStreams. The caller must call leave when the stream ends.
-func (s *Server) enter() (leave func(), err error) {
+// enter counts an open stream, within maxStreams and maxGuestStreams. The caller must call leave when
+// the stream ends.
+func (s *Server) enter(who Principal) (leave func(), err error) {
 	s.entering.Lock()
 	defer s.entering.Unlock()
 	if err := s.closed(); err != nil {
 		return nil, err
 	}
-	if s.streams == maxStreams {
+	one := 0
+	if who.guest() {
+		one = 1
+	}
+	switch {
+	case s.streams == maxStreams:
 		return nil, adapters.Errorf(adapters.CodeRateLimited, "more than %d streams are open", maxStreams)
+	case s.guests+one > maxGuestStreams:
+		return nil, adapters.Errorf(adapters.CodeRateLimited, "agents and boxes have more than %d streams open", maxGuestStreams)
 	}
 	s.streams++
+	s.guests += one
 	s.open.Add(1)
 	return func() {
 		s.entering.Lock()
 		s.streams--
+		s.guests -= one
 		s.entering.Unlock()
 		s.open.Done()
 	}, nil
@@ -84,7 +94,7 @@ func (s *Server) enter() (leave func(), err error) {
 // one, otherwise as server-sent events. It returns when the feed ends, the caller disconnects or
 // the server closes.
 func (q *request) follow(open func(context.Context) (feed, error)) error {
-	leave, err := q.s.enter()
+	leave, err := q.s.enter(q.who)
 	if err != nil {
 		return err
 	}

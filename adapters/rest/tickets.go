@@ -14,8 +14,12 @@ import (
 // ticketLife is how long a ticket is valid.
 const ticketLife = 30 * time.Second
 
-// maxTickets limits the unused tickets.
-const maxTickets = 4096
+// maxTickets limits the unused tickets. Guests together have at most maxGuestTickets, so that they
+// cannot keep out the operator.
+const (
+	maxTickets      = 4096
+	maxGuestTickets = 3072
+)
 
 // Ticket is a credential for one WebSocket, in the query parameter "ticket": a browser cannot set
 // headers for a WebSocket.
@@ -41,12 +45,16 @@ func (t *tickets) issue(who Principal, now time.Time) (Ticket, error) {
 	if t.known == nil {
 		t.known = make(map[[sha256.Size]byte]ticket)
 	}
+	guests := 0
 	for k, old := range t.known {
-		if !now.Before(old.end) {
+		switch {
+		case !now.Before(old.end):
 			delete(t.known, k)
+		case old.who.guest():
+			guests++
 		}
 	}
-	if len(t.known) >= maxTickets {
+	if len(t.known) >= maxTickets || who.guest() && guests >= maxGuestTickets {
 		return Ticket{}, adapters.Errorf(adapters.CodeRateLimited, "too many tickets are unused").WithRetryAfter(ticketLife)
 	}
 	secret := rand.Text()
