@@ -40,7 +40,7 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		if a == nil { // the slot is off
 			return Receipt{ID: e.ID, TS: At(time.Now()), Kind: e.Kind}, nil
 		}
-		// For 24 h, the box and every sink recognise an event by its id.
+		// For 24 h, the box and every sink recognise an event by its author and its id.
 		if once := MetaFrom(ctx).Once; made && once != "" {
 			e.ID = "once-" + once
 		}

@@ -272,7 +272,7 @@ func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Rec
 	e.Source = cmp.Or(e.Source, sourceOf(x.cfg.Source))
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if r, ok := o.ids.get(e.ID); ok {
+	if r, ok := o.ids.get(e); ok {
 		r.Queued = true
 		return r, nil
 	}

@@ -413,11 +413,42 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 	}
 }
 
+// An agent that guesses the id of another caller's event cannot suppress that event, not even over a
+// restart. The same caller gets the first receipt.
+func TestAnIDBelongsToItsAuthor(t *testing.T) {
+	dir := t.TempDir()
+	as := func(e adapters.Events, who, kind string) adapters.Receipt {
+		t.Helper()
+		r, err := e.Dispatch(adapters.WithMeta(t.Context(), adapters.Meta{Actor: who}), adapters.Event{ID: "nostr:1", Kind: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for range 2 {
+		l := newLocal(t, LocalConfig{Dir: dir})
+		if err := l.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e := adapters.WrapEvents(l, nil)
+		forged, real := as(e, "agent-1", "forged"), as(e, "box", "real")
+		if real.Kind != "real" || forged.Seq == real.Seq {
+			t.Errorf("the agent's event %+v, the box's %+v", forged, real)
+		}
+		if again := as(e, "box", "other"); again != real {
+			t.Errorf("%+v, want %+v", again, real)
+		}
+		if err := l.Disconnect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestSeenForgetsAfterADayAndIsBounded(t *testing.T) {
 	s := newSeen()
 	old := adapters.Event{ID: "old", TS: adapters.At(time.Now().Add(-adapters.IdempotencyLife - time.Minute))}
 	s.add(old)
-	if _, ok := s.get("old"); ok {
+	if _, ok := s.get(adapters.Event{ID: "old"}); ok {
 		t.Error("remembered after a day")
 	}
 	for i := range maxSeen + 10 {
@@ -426,10 +457,10 @@ func TestSeenForgetsAfterADayAndIsBounded(t *testing.T) {
 	if len(s.byID) != maxSeen || len(s.order) != maxSeen {
 		t.Errorf("%d ids, %d in the ring", len(s.byID), len(s.order))
 	}
-	if _, ok := s.get("9"); ok {
+	if _, ok := s.get(adapters.Event{ID: "9"}); ok {
 		t.Error("the oldest was kept")
 	}
-	if _, ok := s.get("10"); !ok {
+	if _, ok := s.get(adapters.Event{ID: "10"}); !ok {
 		t.Error("one too many was forgotten")
 	}
 }

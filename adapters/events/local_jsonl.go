@@ -160,7 +160,7 @@ func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receip
 	}
 	e.Source = cmp.Or(e.Source, sourceOf(l.cfg.Source))
 	o.mu.Lock()
-	if r, ok := o.ids.get(e.ID); ok {
+	if r, ok := o.ids.get(e); ok {
 		o.mu.Unlock()
 		return r, o.journal.settle() // the first call may not have synced yet
 	}

@@ -9,18 +9,23 @@ import (
 // maxSeen bounds how many ids are remembered; the oldest are forgotten first.
 const maxSeen = 200_000
 
-// seen remembers the receipts of recent events by id. A second dispatch of an id gets the first
-// receipt. It is not safe for concurrent use.
+// seen remembers the receipts of recent events by author and id. A second dispatch of an id gets the
+// first receipt. An id of another author is another event: an agent that guesses an id must not be able
+// to suppress the event of another caller. It is not safe for concurrent use.
 type seen struct {
-	byID  map[string]adapters.Receipt
-	order []string // ring of ids, oldest at head
+	byID  map[eventID]adapters.Receipt
+	order []eventID // ring of ids, oldest at head
 	head  int
 }
 
-func newSeen() *seen { return &seen{byID: make(map[string]adapters.Receipt)} }
+type eventID struct{ author, id string }
 
-func (s *seen) get(id string) (adapters.Receipt, bool) {
-	r, ok := s.byID[id]
+func idOf(e adapters.Event) eventID { return eventID{e.Author, e.ID} }
+
+func newSeen() *seen { return &seen{byID: make(map[eventID]adapters.Receipt)} }
+
+func (s *seen) get(e adapters.Event) (adapters.Receipt, bool) {
+	r, ok := s.byID[idOf(e)]
 	if !ok || time.Since(r.TS.Time) >= adapters.IdempotencyLife {
 		return adapters.Receipt{}, false
 	}
@@ -32,16 +37,17 @@ func (s *seen) add(e adapters.Event) {
 		return
 	}
 	s.forgetOld()
-	if _, ok := s.byID[e.ID]; !ok {
+	id := idOf(e)
+	if _, ok := s.byID[id]; !ok {
 		if len(s.order) < maxSeen {
-			s.order = append(s.order, e.ID)
+			s.order = append(s.order, id)
 		} else {
 			delete(s.byID, s.order[s.head])
-			s.order[s.head] = e.ID
+			s.order[s.head] = id
 			s.head = (s.head + 1) % len(s.order)
 		}
 	}
-	s.byID[e.ID] = receipt(e, false)
+	s.byID[id] = receipt(e, false)
 }
 
 // forgetOld removes up to two entries in each call, so that no single call takes long.
