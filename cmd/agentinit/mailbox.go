@@ -114,7 +114,7 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 	}
 	announce.Run(ctx, announce.Config{
 		Events: b.slots.Events(), Signer: signer, Relays: p, Box: func() string { return string(signer.Public()) },
-		Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)),
+		Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)), MaxEventBytes: int(m.SovereignMesh.Relay.MaxEventBytes),
 		Report: b.meshTrouble,
 	})
 }

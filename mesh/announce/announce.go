@@ -60,6 +60,10 @@ type Config struct {
 	Relays Publisher
 	Box    func() string // public key of the box, part of the tag d; it may be rotated
 	Cursor string        // path of a file; Run makes its directory
+	// MaxEventBytes limits a Nostr event as JSON. Larger ones are reported and not published: a relay
+	// that closes the connection at each of them would hold up all later events, and an agent chooses
+	// the size.
+	MaxEventBytes int
 	// Report is called for each event that relays refuse, and when publishing has to wait.
 	Report func(what string, fields map[string]any)
 }
@@ -145,6 +149,10 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 		m := &messages[i]
 		if err := c.Signer.Sign(m); err != nil {
 			return err
+		}
+		if size := len(m.String()); size > c.MaxEventBytes {
+			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes)})
+			continue
 		}
 		for n := 0; ; n++ {
 			results, err := c.Relays.Publish(ctx, m)

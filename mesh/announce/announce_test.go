@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,7 @@ func (*reader) Close() error { return nil }
 
 // relays answers calls of Publish from a list, and accepts all calls after the end of the list.
 type relays struct {
+	most    int // bytes of an event; the connection ends at a larger one; 0 = no limit
 	answers [][]pool.Result
 	errs    []error
 	took    []nostr.Event
@@ -63,6 +65,9 @@ func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, erro
 		a := r.answers[0]
 		r.answers = r.answers[1:]
 		return a, nil
+	}
+	if r.most > 0 && len(e.String()) > r.most {
+		return []pool.Result{{URL: "ws://a", Reason: "the connection ended before an answer"}}, nil
 	}
 	r.took = append(r.took, *e)
 	return []pool.Result{{URL: "ws://a", Reason: "error: full"}, {URL: "ws://b", Accepted: true}}, nil
@@ -81,7 +86,7 @@ func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]stri
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
+		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, MaxEventBytes: 4096, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
 	}()
 	time.Sleep(10 * time.Minute)
 	synctest.Wait()
@@ -159,6 +164,30 @@ func TestRefusedForGoodIsGivenUp(t *testing.T) {
 		run(t, numbered("a", "b"), r, path, &reports, k)
 		if len(r.took) != 3 || !slices.Equal(reports, []string{"AgentEventRefused"}) {
 			t.Errorf("published %d, reported %v", len(r.took), reports)
+		}
+	})
+}
+
+// An agent must not hold up the events of others with one that relays disconnect for.
+func TestLargeEventsAreLeftOut(t *testing.T) {
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		j, r := numbered("large", "small"), &relays{most: 4096}
+		j.events[0].Payload = []byte(`{"a":"` + strings.Repeat("<", 4000) + `"}`)
+		var reports []string
+		file := filepath.Join(t.TempDir(), "cursor")
+		if err := writeCursor(file, 0); err != nil {
+			t.Fatal(err)
+		}
+		run(t, j, r, file, &reports, k)
+		if len(r.took) != 2 || r.took[0].Tags[0][1] != "small" {
+			t.Errorf("published %v", r.took)
+		}
+		if want := []string{"AgentEventRefused", "AgentEventRefused"}; !slices.Equal(reports, want) {
+			t.Errorf("reported %v", reports)
 		}
 	})
 }
