@@ -113,6 +113,11 @@ func TestNIP44(t *testing.T) {
 	if text, err := c.Decrypt(sealed, a.Public()); err == nil {
 		t.Errorf("a stranger reads %q", text)
 	}
+	for _, payload := range []string{"", "#", strings.Repeat("\n", 132), strings.Repeat("\r\n", 1000), strings.Repeat("A", 132), strings.Repeat("=", 132), sealed[:100] + "\n" + sealed[100:]} {
+		if text, err := b.Decrypt(payload, a.Public()); err == nil {
+			t.Errorf("%q decrypts to %q", payload, text)
+		}
+	}
 }
 
 func TestSealedKeyOpensAgain(t *testing.T) {

@@ -3,6 +3,7 @@ package mailbox
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +142,8 @@ func TestPolicyAdmit(t *testing.T) {
 		{name: "a rumor with another id", event: gift(t, friend, wrongID, own), want: ReasonSeal},
 		{name: "a wrap in a wrap", event: gift(t, friend, rumor(friend, 5, "x", own), own), want: ReasonKind},
 		{name: "text for a seal", event: wrapped(t, "hello", own), want: ReasonSeal},
+		{name: "a gift wrap of line breaks", event: signed(t, stranger, nostr.Event{Kind: 1059, Tags: to, Content: strings.Repeat("\n", 132)}), want: ReasonSeal},
+		{name: "a seal of line breaks", event: sealOf(chat, func(e *nostr.Event) { e.Content = strings.Repeat("\r\n", 66) }), want: ReasonSeal},
 		{name: "encrypted for another", event: signed(t, friend, nostr.Event{Kind: 1059, Tags: to, Content: encrypt(t, friend, "x", stranger)}), want: ReasonSeal},
 	} {
 		t.Run(row.name, func(t *testing.T) {
