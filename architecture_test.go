@@ -77,7 +77,7 @@ var arrows = map[string][]string{
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/outbound"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},

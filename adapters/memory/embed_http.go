@@ -19,6 +19,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/ijson"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
@@ -199,6 +200,10 @@ type embedAnswer struct {
 // read checks an answer against the request: one vector for each index, all with the same
 // dimension, and no zero vector.
 func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
+	// A list of empty objects takes ten times the size of its text when it is decoded.
+	if _, longest := ijson.Elements(body); longest > max(maxBatch, adapters.MaxEmbeddingDim) {
+		return nil, lied("has a list of %d elements", longest)
+	}
 	var a embedAnswer
 	if err := json.Unmarshal(body, &a); err != nil {
 		return nil, lied("is not valid JSON of the protocol")

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -167,6 +168,18 @@ func TestHTTPEmbedderLies(t *testing.T) {
 				t.Errorf("a lie was asked for %d times", s.calls.Load())
 			}
 		})
+	}
+}
+
+// An answer must not take many times its size: several may be read at once.
+func TestAnswerOfManyEmptyVectors(t *testing.T) {
+	body := []byte(`{"data":[` + strings.Repeat("{},", 1<<20) + `{}]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := new(httpEmbedder).read(body, 1)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, adapters.ErrEmbedding) || took > uint64(len(body)) {
+		t.Errorf("%v; %d bytes were allocated to read %d", err, took, len(body))
 	}
 }
 
