@@ -122,7 +122,7 @@ func meshRoutes() []route {
 				{"to", "string", "addressed to this public key (tag p); may be repeated"}, {"since", "integer", "created at this time or later, Unix seconds"},
 				{"limit", "integer", "stored events of each relay, default 100; -1 for as many as it gives"},
 			},
-			Doc: "Events of all relays, the stored ones first (SSE or WebSocket).", handle: streamMesh},
+			Doc: "Events of all relays, the stored ones first (SSE or WebSocket). The stream ends if more than 1 MiB waits for a slow reader.", handle: streamMesh},
 	})
 }
 

@@ -46,6 +46,9 @@ type neighbours struct {
 // mailbox needs one to receive messages.
 const maxMeshStreams = 12
 
+// maxMeshUnread bounds the events that wait for the reader of such a stream, in bytes.
+const maxMeshUnread = 1 << 20
+
 // troubleEvents bounds how many troubles of one kind become events; metrics count all.
 func troubleEvents() *rate.Callers[string] {
 	return rate.NewCallers[string](rate.Limit{PerSecond: 1, Burst: 20}, 100)
@@ -382,7 +385,7 @@ func (n *neighbours) Subscribe(_ context.Context, f rest.MeshFilter) (rest.MeshS
 		n.streams.Add(-1)
 		return nil, adapters.Errorf(adapters.CodeRateLimited, "%d streams of relays' events are open already", maxMeshStreams)
 	}
-	s, err := p.Subscribe([]nip01.Filter{filter}, 64)
+	s, err := p.Watch([]nip01.Filter{filter}, maxMeshUnread)
 	if err != nil {
 		n.streams.Add(-1)
 		return nil, adapters.Errorf(adapters.CodeRateLimited, "%v", err)
@@ -419,6 +422,9 @@ func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {
 	e, err := r.Subscription.Next(ctx)
 	if errors.Is(err, pool.ErrClosed) {
 		return rest.MeshEvent{}, adapters.Unavailable(err, "the box leaves the mesh")
+	}
+	if errors.Is(err, pool.ErrBehind) {
+		return rest.MeshEvent{}, adapters.Errorf(adapters.CodeRateLimited, "the stream was read too slowly; ask again with since")
 	}
 	if err != nil {
 		return rest.MeshEvent{}, err

@@ -212,10 +212,8 @@ func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
 	}
 	l.setBehind(true)
 	defer l.setBehind(false)
-	select {
-	case s.events <- Event{m.Event, l.shown}:
-	case <-s.done:
-	case <-ctx.Done():
+	if s.offer(ctx, Event{m.Event, l.shown}) {
+		s.end(ErrBehind)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -194,7 +195,7 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.subs {
-		s.end()
+		s.end(ErrClosed)
 	}
 	p.subs = nil
 }
@@ -362,8 +363,11 @@ type Subscription struct {
 	id      string
 	filters []nip01.Filter
 	events  chan Event
+	waiting atomic.Int64 // bytes in events
+	most    int64        // for waiting; 0: the pool waits for the reader
 	done    chan struct{}
 	once    sync.Once
+	err     error // why it has ended; written before done is closed
 }
 
 // Event is a verified event from a relay.
@@ -372,16 +376,41 @@ type Event struct {
 	Relay string // the address without user and query
 }
 
+// size is about how many bytes the event takes.
+func (e Event) size() int64 {
+	n := 500 + len(e.Content) // 500: ids, the signature, and what holds them
+	for _, tag := range e.Tags {
+		for _, text := range tag {
+			n += 16 + len(text)
+		}
+	}
+	return int64(n)
+}
+
 // Subscribe asks all relays for events, also those that connect later. buffer is how many events wait
 // for the reader. If the buffer is full, the pool stops reading from the relays.
 func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, error) {
+	return p.subscribe(&Subscription{filters: filters, events: make(chan Event, buffer)})
+}
+
+// maxWatched bounds the events that wait for the reader of a Watch, beside their bytes.
+const maxWatched = 4096
+
+// Watch is Subscribe for a reader that may be slow on purpose: the pool never waits for it. If events
+// of more bytes than most wait for the reader, the subscription ends with ErrBehind, and must still be
+// closed. One event alone may have any size.
+func (p *Pool) Watch(filters []nip01.Filter, most int64) (*Subscription, error) {
+	return p.subscribe(&Subscription{filters: filters, events: make(chan Event, maxWatched), most: most})
+}
+
+func (p *Pool) subscribe(s *Subscription) (*Subscription, error) {
 	p.mu.Lock()
 	if p.subs == nil || len(p.subs) >= maxSubscriptions {
 		p.mu.Unlock()
 		return nil, fmt.Errorf("there are %d subscriptions already, or the pool is closed", maxSubscriptions)
 	}
 	p.next++
-	s := &Subscription{pool: p, id: fmt.Sprintf("box%d", p.next), filters: filters, events: make(chan Event, buffer), done: make(chan struct{})}
+	s.pool, s.id, s.done = p, fmt.Sprintf("box%d", p.next), make(chan struct{})
 	p.subs[s.id] = s
 	p.mu.Unlock()
 	for _, l := range p.links() {
@@ -390,33 +419,65 @@ func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, err
 	return s, nil
 }
 
-// Next waits for the next event. Its error is that of ctx, or ErrClosed.
+// offer gives the reader an event, and waits for a reader of Subscribe. It tells whether the reader of a
+// Watch is too slow.
+func (s *Subscription) offer(ctx context.Context, e Event) (behind bool) {
+	if s.most == 0 {
+		select {
+		case s.events <- e:
+		case <-s.done:
+		case <-ctx.Done():
+		}
+		return false
+	}
+	size := e.size()
+	if n := s.waiting.Add(size); n > size && n > s.most {
+		return true
+	}
+	select {
+	case s.events <- e:
+		return false
+	default:
+		return true
+	}
+}
+
+// Next waits for the next event. Its error is that of ctx, ErrClosed or ErrBehind.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
+		s.waiting.Add(-e.size())
 		return e, nil
 	case <-s.done:
-		return Event{}, ErrClosed
+		return Event{}, s.err
 	case <-ctx.Done():
 		return Event{}, ctx.Err()
 	}
 }
 
-// ErrClosed means that a subscription is closed.
-var ErrClosed = errors.New("the subscription is closed")
+// Errors of Next.
+var (
+	ErrClosed = errors.New("the subscription is closed")
+	ErrBehind = errors.New("the reader of the subscription is too slow")
+)
 
 // Close ends the subscription at all relays.
 func (s *Subscription) Close() {
 	s.pool.mu.Lock()
 	delete(s.pool.subs, s.id)
 	s.pool.mu.Unlock()
-	s.end()
+	s.end(ErrClosed)
 	for _, l := range s.pool.links() {
 		l.unsubscribe(s.id)
 	}
 }
 
-func (s *Subscription) end() { s.once.Do(func() { close(s.done) }) }
+func (s *Subscription) end(err error) {
+	s.once.Do(func() {
+		s.err = err
+		close(s.done)
+	})
+}
 
 func (p *Pool) subscription(id string) *Subscription {
 	p.mu.Lock()

@@ -165,6 +165,68 @@ func TestSubscriptionOutlivesAConnection(t *testing.T) {
 	})
 }
 
+// A reader of Watch that reads nothing holds up no other reader. It gets ErrBehind as soon as too much
+// waits for it; one that reads gets every event.
+func TestSlowWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFake()
+		dial, _ := dialled(r)
+		p := start(t, Config{Dial: dial})
+		k := relaytest.NewKey(t)
+		open := func(ask func() (*Subscription, error)) (*Subscription, string) {
+			s, err := ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, id, _ := r.heard(t)
+			return s, id
+		}
+		mail, mailID := open(func() (*Subscription, error) { return p.Subscribe(notes, 1) })
+		slow, slowID := open(func() (*Subscription, error) { return p.Watch(notes, 2000) })
+		quick, quickID := open(func() (*Subscription, error) { return p.Watch(notes, 2000) })
+		for i := range 10 {
+			e := note(t, k, fmt.Sprint(i, strings.Repeat("x", 500)))
+			for _, id := range []string{slowID, quickID, mailID} {
+				r.to <- nip01.Message(nip01.VerbEvent, id, e)
+			}
+			for _, s := range []*Subscription{mail, quick} {
+				if got, err := s.Next(t.Context()); err != nil || got.ID != e.ID {
+					t.Fatal(got, err)
+				}
+			}
+		}
+		read := 0
+		for err := error(nil); err == nil; read++ {
+			if _, err = slow.Next(t.Context()); err != nil && !errors.Is(err, ErrBehind) {
+				t.Error(err)
+			}
+		}
+		if read > 2 {
+			t.Errorf("%d events waited for the slow reader", read-1)
+		}
+		if n := quick.waiting.Load(); n != 0 {
+			t.Errorf("%d bytes wait for a reader that has read everything", n)
+		}
+		slow.Close()
+		if verb, id, _ := r.heard(t); verb != nip01.VerbClose || id != slowID {
+			t.Errorf("the relay hears %s of %s", verb, id)
+		}
+		p.Close()
+	})
+}
+
+// A single event may be larger than what may wait.
+func TestWatchOfALargeEvent(t *testing.T) {
+	s := &Subscription{events: make(chan Event, maxWatched), most: 10, done: make(chan struct{})}
+	e := Event{Event: &nostr.Event{Content: strings.Repeat("x", 100), Tags: nostr.Tags{{"p", "y"}}}}
+	if s.offer(t.Context(), e) {
+		t.Error("it is too much")
+	}
+	if !s.offer(t.Context(), e) {
+		t.Error("a second one is not")
+	}
+}
+
 // The pool ignores the forged events of a relay, and disconnects after too many.
 func TestLyingRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
