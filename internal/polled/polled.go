@@ -126,23 +126,16 @@ type Conn struct {
 
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
-	n, err := c.try(unix.POLLIN, &c.read, func() (int, error) { return unix.Read(c.fd, b) })
-	if n == 0 && err == nil && len(b) > 0 {
+	return c.ReadBy(func(fd int) (int, error) { return unix.Read(fd, b) })
+}
+
+// ReadBy is like Read, but calls read for it. read must not wait.
+func (c *Conn) ReadBy(read func(fd int) (int, error)) (int, error) {
+	n, err := c.try(unix.POLLIN, &c.read, func() (int, error) { return read(c.fd) })
+	if n == 0 && err == nil {
 		return 0, io.EOF
 	}
 	return n, err
-}
-
-// ReadMsgUnix is like the method of net.UnixConn. It tells neither flags nor address.
-func (c *Conn) ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error) {
-	n, err = c.try(unix.POLLIN, &c.read, func() (n int, err error) {
-		n, oobn, _, _, err = unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
-		return n, err
-	})
-	if n == 0 && err == nil && len(b) > 0 {
-		err = io.EOF
-	}
-	return n, oobn, 0, nil, err
 }
 
 // Write implements net.Conn.

@@ -138,7 +138,7 @@ func (a *admission) loop(listener *net.UnixListener) {
 			continue
 		}
 		if !a.room() {
-			withoutPassed(conn, a.strays).Close()
+			withoutPassed(conn, nil, a.strays).Close()
 			return
 		}
 		// In a goroutine, because owner may have to read /proc.
@@ -171,7 +171,7 @@ func (a *admission) pause(err error) bool {
 func (a *admission) greet(conn net.Conn) {
 	peer, err := identify(conn, a.abstract, a.owner)
 	raw := idle.RawOf(conn)
-	conn = withoutPassed(conn, a.strays)
+	conn = withoutPassed(conn, raw, a.strays)
 	if err != nil {
 		a.failed(err)
 		conn.Close()

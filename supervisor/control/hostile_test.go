@@ -257,6 +257,37 @@ func TestPassedDescriptorsHoldNothingUp(t *testing.T) {
 	}
 }
 
+// A request passes descriptors whose close waits, and the process can open no further one: the kernel
+// closes them at the end of the read.
+func TestPassedDescriptorsWithoutRoom(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	asked, gate := make(chan struct{}), make(chan struct{})
+	b.Owners = func(int) (string, bool) { close(asked); <-gate; return "web", true }
+	path := controltest.Serve(t, own(b), socketPath(t))
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	must(t, err)
+	defer conn.Close()
+	var fds []int
+	for range 20 {
+		fd, _ := lingertest.Lingering(t)
+		fds = append(fds, fd)
+	}
+	_, _, err = conn.WriteMsgUnix([]byte("GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"), unix.UnixRights(fds...), nil)
+	must(t, err)
+	for _, fd := range fds {
+		must(t, unix.Close(fd))
+	}
+	<-asked
+	lingertest.Full(t)
+	close(gate)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	must(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Error(resp.Status)
+	}
+}
+
 // hello requests the version and leaves the connection open.
 func hello(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {

@@ -1,74 +1,67 @@
 package control
 
 import (
+	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
+	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
 
-// A process can pass descriptors with its request, and the kernel closes them in the thread that
-// reads the request or closes the connection. That close may wait for ever, see lateclose.Strays.
-// So passedConn takes the descriptors itself and has them closed.
+// A process can pass descriptors with its request. The kernel closes them in the thread that reads the
+// request without taking them, or that closes the connection. That may wait for ever, see
+// lateclose.Strays. So passedConn has both interrupted. It takes no descriptor: the table of agentinit
+// would fill up while the closes wait, and the kernel drops what has no place there in any case.
 
-// strayThreads is how many threads close at once what peers have passed.
+// strayThreads is how many threads at once read requests or close connections.
 const strayThreads = 4
-
-// mostPassed is enough for the most descriptors that one message can carry (SCM_MAX_FD 253).
-const mostPassed = 1040
-
-// messenger is a connection that returns passed descriptors: a *net.UnixConn or a *polled.Conn.
-type messenger interface {
-	net.Conn
-	ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error)
-}
 
 // passedConn is a connection that keeps nothing of what its peer passes.
 type passedConn struct {
-	messenger
+	net.Conn
+	raw    syscall.RawConn // for a *net.UnixConn
 	strays *lateclose.Strays
 
 	reading sync.Mutex // held while the connection is read
-	oob     [mostPassed]byte
 
 	mu     sync.Mutex
 	closed bool
 }
 
-func withoutPassed(conn net.Conn, strays *lateclose.Strays) net.Conn {
-	m, ok := conn.(messenger)
-	if !ok {
-		return conn // no other kind is ever accepted
-	}
-	return &passedConn{messenger: m, strays: strays}
+func withoutPassed(conn net.Conn, raw syscall.RawConn, strays *lateclose.Strays) net.Conn {
+	return &passedConn{Conn: conn, raw: raw, strays: strays}
 }
 
 // Read implements net.Conn.
-func (c *passedConn) Read(b []byte) (int, error) {
+func (c *passedConn) Read(b []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	n, oobn, _, _, err := c.ReadMsgUnix(b, c.oob[:]) // n is -1 with an error
-	afterWrite()
-	if oobn > 0 {
-		c.strays.Close(passed(c.oob[:oobn]))
-	}
-	return max(n, 0), err
-}
-
-// passed returns the descriptors of a message.
-func passed(oob []byte) (fds []int) {
-	messages, err := syscall.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	for i := range messages {
-		if rights, err := syscall.ParseUnixRights(&messages[i]); err == nil {
-			fds = append(fds, rights...)
+	read := func(fd int) (n int, err error) {
+		for again := true; again; again = err == syscall.EINTR {
+			c.strays.Interrupt(func() { n, err = syscall.Read(fd, b) })
 		}
+		return n, err
 	}
-	return fds
+	if unwatched, ok := c.Conn.(*polled.Conn); ok {
+		return unwatched.ReadBy(read)
+	}
+	waitErr := c.raw.Read(func(fd uintptr) bool {
+		n, err = read(int(fd))
+		return err != syscall.EAGAIN
+	})
+	switch {
+	case waitErr != nil:
+		return 0, waitErr
+	case err != nil:
+		return 0, &net.OpError{Op: "read", Net: "unix", Err: os.NewSyscallError("read", err)}
+	case n == 0 && len(b) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 // Close ends a read first: package net lets the goroutine that uses a descriptor last close it.
@@ -76,23 +69,23 @@ func (c *passedConn) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	// It fails only on a closed connection, which no goroutine reads.
-	_ = c.messenger.SetReadDeadline(time.Unix(1, 0))
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
 	c.mu.Unlock()
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	var err error
-	c.strays.Interrupt(func() { err = c.messenger.Close() })
+	c.strays.Interrupt(func() { err = c.Conn.Close() })
 	return err
 }
 
 // SetDeadline implements net.Conn.
 func (c *passedConn) SetDeadline(t time.Time) error {
-	return c.unlessClosed(func() error { return c.messenger.SetDeadline(t) })
+	return c.unlessClosed(func() error { return c.Conn.SetDeadline(t) })
 }
 
 // SetReadDeadline implements net.Conn.
 func (c *passedConn) SetReadDeadline(t time.Time) error {
-	return c.unlessClosed(func() error { return c.messenger.SetReadDeadline(t) })
+	return c.unlessClosed(func() error { return c.Conn.SetReadDeadline(t) })
 }
 
 func (c *passedConn) unlessClosed(set func() error) error {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -206,23 +207,19 @@ func (n *Notifier) flushMark(text []byte) bool {
 	return ok
 }
 
-// oobSize is enough for the credentials and for the most descriptors that one message can carry
-// (SCM_MAX_FD 253).
-const oobSize = 2048
+// oobSize is enough for the time and the credentials. So no room is left for descriptors in a message,
+// and the kernel closes them.
+var oobSize = unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))) + unix.CmsgSpace(unix.SizeofUcred)
 
 func (n *Notifier) receive() {
 	defer close(n.done)
 	buf := make([]byte, maxMessage+1)
 	oob := make([]byte, oobSize)
 	for {
-		// ReadMsgUnix passes MSG_CMSG_CLOEXEC, so no program started meanwhile can inherit a
-		// received descriptor.
-		size, oobn, flags, _, err := n.conn.ReadMsgUnix(buf, oob)
+		size, flags, pid, sent, err := n.next(buf, oob)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		pid, sent, fds := takeControl(oob[:oobn])
-		n.strays.Close(fds)
 		if err != nil {
 			n.refuse(pid, err.Error())
 			if !transient(err) {
@@ -234,6 +231,29 @@ func (n *Notifier) receive() {
 	}
 }
 
+// next waits for a message and reads it. The kernel closes the descriptors in it at the end of the
+// read, which may wait for ever, see lateclose.Strays. A sender of BARRIER=1 waits only for that.
+func (n *Notifier) next(buf, oob []byte) (size, flags, pid int, sent time.Time, err error) {
+	raw, err := n.conn.SyscallConn()
+	if err != nil {
+		return 0, 0, 0, sent, err
+	}
+	waitErr := raw.Read(func(fd uintptr) bool {
+		n.strays.Interrupt(func() {
+			var oobn int
+			// With MSG_CMSG_CLOEXEC, no program started meanwhile can inherit a received descriptor.
+			size, oobn, flags, _, err = unix.Recvmsg(int(fd), buf, oob, unix.MSG_CMSG_CLOEXEC)
+			var fds []int
+			pid, sent, fds = takeControl(oob[:oobn])
+			for _, fd := range fds { // a kernel that does not tell the time leaves room for some
+				_ = unix.Close(fd) // it was never used
+			}
+		})
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	return max(0, size), flags, pid, sent, errors.Join(waitErr, err)
+}
+
 func transient(err error) bool {
 	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EINTR) ||
 		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
@@ -241,7 +261,7 @@ func transient(err error) bool {
 
 // takeControl returns the sender's pid, or 0 if the kernel names no process that is visible here,
 // and the time at which it sent the message (SCM_TIMESTAMPNS, socket(7)). It also returns the
-// descriptors in the message. They must be closed; a sender of BARRIER=1 waits only for that.
+// descriptors in the message, which must be closed.
 func takeControl(oob []byte) (pid int, sent time.Time, fds []int) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -180,18 +180,32 @@ func TestBarrierIsAnswered(t *testing.T) {
 	}
 }
 
-// A program passes a descriptor whose close waits. The messages of other programs are still heard.
-func TestALingeringDescriptorHoldsNothingUp(t *testing.T) {
+// A program passes descriptors whose close waits. The messages of other programs are still heard, also
+// if this process can open no further descriptor, so that the kernel closes what is passed.
+func TestLingeringDescriptorsHoldNothingUp(t *testing.T) {
+	for name, prepare := range map[string]func(testing.TB){"room": func(testing.TB) {}, "full table": lingertest.Full} {
+		t.Run(name, func(t *testing.T) { testLingering(t, prepare) })
+	}
+}
+
+func testLingering(t *testing.T, prepare func(testing.TB)) {
 	asked, answer := make(chan bool), make(chan bool)
 	n, h := listen(t, "", func(int, time.Time) (string, uint64, bool) { asked <- true; <-answer; return "web", 7, true })
 	send(t, n.Address(), "STATUS=first", nil)
-	<-asked // nothing is received meanwhile, so the next descriptor can be closed here first
-	fd, _ := lingertest.Lingering(t)
-	send(t, n.Address(), "STATUS=second", unix.UnixRights(fd))
-	if err := unix.Close(fd); err != nil {
-		t.Fatal(err)
+	<-asked // nothing is received meanwhile, so the next descriptors can be closed here first
+	var fds []int
+	for range 20 {
+		fd, _ := lingertest.Lingering(t)
+		fds = append(fds, fd)
+	}
+	send(t, n.Address(), "STATUS=second", unix.UnixRights(fds...))
+	for _, fd := range fds {
+		if err := unix.Close(fd); err != nil {
+			t.Fatal(err)
+		}
 	}
 	send(t, n.Address(), "READY=1", nil)
+	prepare(t)
 	answer <- true
 	for range 2 {
 		<-asked

@@ -45,3 +45,25 @@ func Lingering(t testing.TB) (fd int, release func()) {
 	// The end of the other side is a reset, because it has not read everything.
 	return fd, func() { far.Close() }
 }
+
+// Full takes all descriptors that the process may still open, until the end of the test.
+func Full(t testing.TB) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	free, err := unix.Dup(0) // the kernel gives the lowest one
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(free)
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+}
