@@ -52,6 +52,24 @@ func trace(args []string) error {
 	return forever()
 }
 
+// traceme makes the parent the tracer (ptrace(2), PTRACE_TRACEME) and executes itself, which stops the
+// process until the tracer lets it go on.
+func traceme([]string) error {
+	runtime.LockOSThread()
+	// The Go runtime interrupts its threads with URG, which would stop the process too early.
+	mask := unix.Sigset_t{}
+	mask.Val[0] = 1 << (unix.SIGURG - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &mask, nil); err != nil {
+		return err
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0); errno != 0 {
+		fmt.Println("refused", errno)
+		return forever()
+	}
+	fmt.Println("traced")
+	return unix.Exec("/proc/self/exe", []string{"testprog", "sleep"}, os.Environ())
+}
+
 // lastThread waits until the process has a thread other than its first, and returns it.
 func lastThread(pid int) (int, error) {
 	for {

@@ -79,7 +79,7 @@ type notice struct {
 }
 
 // reapOne frees one pid and, in the same critical section, forgets it. 0 means that no child has
-// ended, ECHILD that there are no children. After EINTR it asks again.
+// ended, ECHILD that there are no children. After EINTR, and after a stop, it asks again.
 func (o *Owner) reapOne() bool {
 	var status syscall.WaitStatus
 	var ru syscall.Rusage
@@ -93,6 +93,8 @@ func (o *Owner) reapOne() bool {
 			return false
 		case err != nil || pid <= 0:
 			return false
+		case status.Stopped():
+			continue // of a process that has made agentinit its tracer (ptrace(2), PTRACE_TRACEME)
 		}
 		o.reaped(pid, status, &ru)
 		return true

@@ -118,3 +118,23 @@ func TestTracerThatWaitsLives(t *testing.T) {
 		t.Error("the tracer is dead")
 	}
 }
+
+// A process makes agentinit its tracer, and wait4(2) reports each stop of a tracee: a stop is no end.
+func TestAStopOfATraceeIsNoEnd(t *testing.T) {
+	o := newOwner(t, Options{})
+	tracee := startTester(t, o, prog(built.Path(t), "traceme"))
+	if said := tracee.line(t); said != "traced" {
+		t.Skipf("tracing is refused here: %s", said)
+	}
+	waitUntil(t, "the process has stopped", func() bool { return isStopped(tracee.PID) })
+	o.drain()
+	if o.Stats().Exited != 0 {
+		t.Error("the process was taken for one that has ended")
+	}
+	if err := o.Kill(tracee.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, tracee.ID, Exited); e.Signal() != syscall.SIGKILL {
+		t.Errorf("got %+v", e)
+	}
+}
