@@ -148,17 +148,29 @@ func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%x", os.Getpid()))
 }
 
+// publish gives the file its group and mode and renames it. A program that may write in the directory
+// can put another file in its place at any time. So the file is opened first, and no path of it is used
+// to change it.
 func (s *Socket) publish(temp string, cfg SocketConfig) error {
+	fd, err := unix.Open(temp, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: temp, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), temp)
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("cannot listen on %s: another file has taken the place of the socket", cfg.Path)
+	}
 	if cfg.GID >= 0 {
-		if err := os.Lchown(temp, -1, cfg.GID); err != nil {
+		if err := unix.Fchownat(fd, "", -1, cfg.GID, unix.AT_EMPTY_PATH); err != nil {
 			return fmt.Errorf("cannot give the control socket to group %d: %w", cfg.GID, maskPermission(err))
 		}
 	}
-	if err := os.Chmod(temp, cfg.Mode.Perm()); err != nil {
-		return err
-	}
-	info, err := os.Lstat(temp)
-	if err != nil {
+	if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), cfg.Mode.Perm()); err != nil { // fchmod(2) refuses O_PATH
 		return err
 	}
 	s.file = info
