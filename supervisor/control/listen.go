@@ -170,8 +170,11 @@ func (s *Socket) publish(temp string, cfg SocketConfig) error {
 			return fmt.Errorf("cannot give the control socket to group %d: %w", cfg.GID, maskPermission(err))
 		}
 	}
-	if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), cfg.Mode.Perm()); err != nil { // fchmod(2) refuses O_PATH
-		return err
+	// fchmod(2) refuses O_PATH, and fchmodat2(2) came with Linux 6.6.
+	if unix.Fchmodat(fd, "", uint32(cfg.Mode.Perm()), unix.AT_EMPTY_PATH) != nil {
+		if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), cfg.Mode.Perm()); err != nil {
+			return err
+		}
 	}
 	s.file = info
 	return os.Rename(temp, cfg.Path)
