@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
@@ -33,6 +34,27 @@ func TestAManifestThatAnotherUserOwnsIsRefused(t *testing.T) {
 	var findings Findings
 	if !errors.As(err, &findings) || findings[0].Code != "E000" || !strings.Contains(err.Error(), "belongs to uid 4711") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A line is appended to the shell file of a user: it stays the user's.
+func TestAShellFileKeepsItsOwner(t *testing.T) {
+	roots := testRoots(t)
+	file := filepath.Join(roots.Workspace, ".profile")
+	write(t, file, "alias ll='ls -l'", 0o640)
+	give(t, file)
+	if err := os.MkdirAll(roots.Image, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := newBootRig(t, roots, agentboxManifest).boot(t); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || !strings.Contains(read(t, file), sourcingMark) {
+		t.Fatalf("%v, %q", err, read(t, file))
+	}
+	if of := info.Sys().(*syscall.Stat_t); of.Uid != stranger || of.Gid != stranger || info.Mode() != 0o640 {
+		t.Errorf("the file belongs to %d:%d, mode %v", of.Uid, of.Gid, info.Mode())
 	}
 }
 

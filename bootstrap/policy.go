@@ -114,13 +114,25 @@ func openDir(r *os.Root, name string) (*os.File, error) {
 // WriteFile writes a file atomically: a reader sees the complete old or the complete new content,
 // even after a crash. The directory must exist.
 func (p *Policy) WriteFile(path string, data []byte, mode fs.FileMode) error {
-	return p.install(path, data, mode, (*os.Root).Rename)
+	return p.install(path, data, setMode(mode), (*os.Root).Rename)
+}
+
+// RewriteFile is WriteFile with the mode of the file that it replaces. If agentinit runs as root, the
+// owner stays the same too.
+func (p *Policy) RewriteFile(path string, data []byte, old fs.FileInfo) error {
+	return p.install(path, data, func(f *os.File) error {
+		var err error
+		if of, ok := old.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+			err = f.Chown(int(of.Uid), int(of.Gid))
+		}
+		return errors.Join(err, f.Chmod(old.Mode().Perm()))
+	}, (*os.Root).Rename)
 }
 
 // CreateFile is WriteFile for a file that must not exist yet. If the file exists, even because
 // another box has just created it, the error is fs.ErrExist.
 func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
-	return p.install(path, data, mode, func(r *os.Root, temp, name string) error {
+	return p.install(path, data, setMode(mode), func(r *os.Root, temp, name string) error {
 		err := r.Link(temp, name)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
@@ -137,15 +149,22 @@ func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
 // unfinished is part of the name of a temporary file.
 const unfinished = ".tmp-"
 
-// install writes a temporary file beside path. Then place moves or links it to its final name.
-func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(r *os.Root, temp, name string) error) error {
+// setMode gives a new file exactly mode: the umask has removed bits from it, but login shells of all
+// users read a hint file.
+func setMode(mode fs.FileMode) func(*os.File) error {
+	return func(f *os.File) error { return f.Chmod(mode) }
+}
+
+// install writes a temporary file beside path, which finish prepares. Then place moves or links it to
+// its final name.
+func (p *Policy) install(path string, data []byte, finish func(*os.File) error, place func(r *os.Root, temp, name string) error) error {
 	r, rel, err := p.open(path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	temp := rel + unfinished + randomHex(6)
-	if err := writeSynced(r, temp, data, mode); err != nil {
+	if err := writeSynced(r, temp, data, finish); err != nil {
 		return errors.Join(err, removeIfThere(r, temp))
 	}
 	err = place(r, temp, rel)
@@ -156,15 +175,13 @@ func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(
 	return syncDir(r, filepath.Dir(rel))
 }
 
-func writeSynced(r *os.Root, name string, data []byte, mode fs.FileMode) error {
-	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+func writeSynced(r *os.Root, name string, data []byte, finish func(*os.File) error) error {
+	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	// The umask has removed bits from mode. Chmod sets exactly mode, so that login shells of all
-	// users can read a hint file.
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	return errors.Join(err, finish(f), f.Sync(), f.Close())
 }
 
 // syncDir makes a rename in the directory survive a crash. If a file system cannot sync a

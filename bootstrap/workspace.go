@@ -69,13 +69,11 @@ func (b *Boot) ifAbsent(path, text string) error {
 // appendOnce adds line at the end of a file, unless the file contains a line with the mark.
 func (b *Boot) appendOnce(path, line string) error {
 	old, info, err := b.policy.ReadFile(path, maxShellFile)
-	mode := fs.FileMode(0o644)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	if errors.Is(err, fs.ErrNotExist) {
+		return b.policy.WriteFile(path, []byte(line), 0o644)
+	}
+	if err != nil {
 		return err
-	default:
-		mode = info.Mode().Perm()
 	}
 	if bytes.Contains(old, []byte(sourcingMark)) {
 		return nil
@@ -83,7 +81,7 @@ func (b *Boot) appendOnce(path, line string) error {
 	if len(old) > 0 && !bytes.HasSuffix(old, []byte("\n")) {
 		old = append(old, '\n')
 	}
-	return b.policy.WriteFile(path, append(old, line...), mode)
+	return b.policy.RewriteFile(path, append(old, line...), info)
 }
 
 // envHints writes the resolved variables for login shells.
