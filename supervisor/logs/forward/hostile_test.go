@@ -8,8 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,6 +98,33 @@ func TestHostileCollectors(t *testing.T) {
 				t.Errorf("stats %+v, said %d times", st, said.Load())
 			}
 		})
+	}
+}
+
+// What a program puts in the place of ca_file neither holds up agentinit nor fills its memory.
+func TestHostileCAFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo, empty, huge := filepath.Join(dir, "fifo"), filepath.Join(dir, "empty"), filepath.Join(dir, "huge")
+	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]int64{empty: 0, huge: 1 << 30} {
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(name, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, want := range map[string]string{
+		fifo: "is no regular file", huge: "is no regular file of at most 4 MiB", dir: "is no regular file", "/dev/zero": "is no regular file",
+		empty: "holds no certificate", filepath.Join(dir, "none"): "no such file",
+	} {
+		for kind, url := range map[string]string{"syslog": "tls://collector", "loki": "https://collector"} {
+			if _, err := New(Config{Name: "x", Kind: kind, URL: url, CAFile: file}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, %s: %v, want %q", kind, file, err, want)
+			}
+		}
 	}
 }
 

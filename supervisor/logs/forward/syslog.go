@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/url"
@@ -80,12 +81,24 @@ func withPort(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// trusted reads certificates; nil means those of the system.
+// maxCAFile bounds the file of certificates, in bytes. The certificates of a whole system have 300 KB.
+const maxCAFile = 4 << 20
+
+// trusted reads certificates; nil means those of the system. A program may be able to put a FIFO or a
+// device in the file's place: trusted waits for none and reads no more than maxCAFile.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read ca_file: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxCAFile {
+		return nil, fmt.Errorf("ca_file %s is no regular file of at most %d MiB", file, maxCAFile>>20)
+	}
+	pem, err := io.ReadAll(io.LimitReader(f, maxCAFile))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read ca_file: %w", err)
 	}
