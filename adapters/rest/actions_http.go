@@ -213,7 +213,7 @@ const actionHistory = 50
 // actionSocket sends a greeting, the latest actions, and then each new one. The peer may set filters
 // and send pings.
 func (q *request) actionSocket(after uint64) error {
-	leave, err := q.s.enter(q.who)
+	ctx, leave, err := q.s.enter(q.Context(), q.who)
 	if err != nil {
 		return err
 	}
@@ -223,10 +223,8 @@ func (q *request) actionSocket(after uint64) error {
 		return err
 	}
 	defer c.CloseNow()
-	ctx, cancel := context.WithCancel(q.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(q.s.closing, cancel)
-	defer stop()
 
 	f := &actionFollower{q: q, c: c, orders: make(chan []byte, 16)}
 	read := make(chan error, 1)

@@ -11,13 +11,13 @@ import (
 // Streams that begin while the server closes are either awaited or refused.
 func TestCloseWhileStreamsBegin(t *testing.T) {
 	for range 100 {
-		s := &Server{}
+		s := &Server{streams: make(map[*stream]struct{})}
 		s.closing, s.close = context.WithCancel(t.Context())
 		var callers sync.WaitGroup
 		for range 4 {
 			callers.Go(func() {
 				for {
-					leave, err := s.enter(Principal{})
+					_, leave, err := s.enter(t.Context(), Principal{})
 					if err != nil {
 						if code := adapters.CodeOf(err); code != adapters.CodeUnavailable {
 							t.Errorf("code %s, want %s", code, adapters.CodeUnavailable)
@@ -29,8 +29,8 @@ func TestCloseWhileStreamsBegin(t *testing.T) {
 			})
 		}
 		s.Close()
-		if s.streams != 0 {
-			t.Errorf("%d streams are open after Close", s.streams)
+		if n := len(s.streams); n != 0 {
+			t.Errorf("%d streams are open after Close", n)
 		}
 		callers.Wait()
 	}

@@ -110,7 +110,11 @@ func postDeregister(q *request) error {
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	return q.done(q.s.cfg.Host.Deregister(q.Context(), q.who.ID, in))
+	err := q.s.cfg.Host.Deregister(q.Context(), q.who.ID, in)
+	if err == nil {
+		q.s.endStreams(Principal{Role: RoleBox, ID: q.who.ID})
+	}
+	return q.done(err)
 }
 
 func getBoxes(q *request) error {
@@ -136,7 +140,11 @@ func postEvict(q *request) error {
 	if in.RetryAfterS < 0 || in.RetryAfterS > 3600 {
 		return adapters.Invalid("retry_after_s", "must be 0 to 3600")
 	}
-	return q.done(q.s.cfg.Host.Evict(q.Context(), in.Box, in.Reason, in.Permanent, time.Duration(in.RetryAfterS)*time.Second))
+	err := q.s.cfg.Host.Evict(q.Context(), in.Box, in.Reason, in.Permanent, time.Duration(in.RetryAfterS)*time.Second)
+	if err == nil {
+		q.s.endStreams(Principal{Role: RoleBox, ID: in.Box})
+	}
+	return q.done(err)
 }
 
 func postAdmit(q *request) error {

@@ -12,11 +12,11 @@ import (
 // An agent or a box that takes all streams and tickets that it gets does not keep out the operator.
 func TestGuestsLeaveRoom(t *testing.T) {
 	for _, role := range []string{RoleAgent, RoleBox} {
-		s := &Server{}
+		s := &Server{streams: make(map[*stream]struct{})}
 		s.closing, s.close = context.WithCancel(t.Context())
 		guest, operator := Principal{Role: role, ID: "x"}, Principal{Role: RoleAdmin, ID: "y"}
 		stream := func(who Principal) error {
-			_, err := s.enter(who)
+			_, _, err := s.enter(t.Context(), who)
 			return err
 		}
 		ticket := func(who Principal) error {
@@ -48,10 +48,10 @@ func TestGuestsLeaveRoom(t *testing.T) {
 
 // A stream that ends leaves its place to another.
 func TestGuestsGiveBack(t *testing.T) {
-	s := &Server{}
+	s := &Server{streams: make(map[*stream]struct{})}
 	s.closing, s.close = context.WithCancel(t.Context())
 	for range 2 * maxGuestStreams {
-		leave, err := s.enter(Principal{Role: RoleAgent})
+		_, leave, err := s.enter(t.Context(), Principal{Role: RoleAgent})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,9 +91,10 @@ type Server struct {
 
 	closing context.Context
 	close   context.CancelFunc
-	// entering orders enter and Close: no stream may be added to open while Close waits for it.
+	// entering guards streams and guests. It orders enter and Close: no stream may be added to open
+	// while Close waits for it.
 	entering sync.Mutex
-	streams  int
+	streams  map[*stream]struct{}
 	guests   int // of streams, those of guests
 	open     sync.WaitGroup
 }
@@ -111,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
-		decoding: make(gate, maxDecoding), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
+		decoding: make(gate, maxDecoding), streams: make(map[*stream]struct{}), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
@@ -137,6 +138,9 @@ func (s *Server) newRouter() chi.Router {
 func (s *Server) Close() {
 	s.entering.Lock()
 	s.close()
+	for st := range s.streams {
+		st.end()
+	}
 	s.entering.Unlock()
 	s.open.Wait()
 }

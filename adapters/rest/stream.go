@@ -60,49 +60,68 @@ func (q *request) isWebSocket() bool {
 	return strings.EqualFold(q.Header.Get("Upgrade"), "websocket")
 }
 
-// enter counts an open stream, within maxStreams and maxGuestStreams. The caller must call leave when
-// the stream ends.
-func (s *Server) enter(who Principal) (leave func(), err error) {
+// stream is an open stream.
+type stream struct {
+	who Principal
+	end context.CancelFunc
+}
+
+// enter counts an open stream, within maxStreams and maxGuestStreams. The stream must end when its
+// context ends: that of the request, which ends earlier if the server closes or endStreams is called.
+// The caller must call leave when the stream ends.
+func (s *Server) enter(request context.Context, who Principal) (ctx context.Context, leave func(), err error) {
 	s.entering.Lock()
 	defer s.entering.Unlock()
 	if err := s.closed(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	one := 0
 	if who.guest() {
 		one = 1
 	}
 	switch {
-	case s.streams == maxStreams:
-		return nil, adapters.Errorf(adapters.CodeRateLimited, "more than %d streams are open", maxStreams)
+	case len(s.streams) == maxStreams:
+		return nil, nil, adapters.Errorf(adapters.CodeRateLimited, "more than %d streams are open", maxStreams)
 	case s.guests+one > maxGuestStreams:
-		return nil, adapters.Errorf(adapters.CodeRateLimited, "agents and boxes have more than %d streams open", maxGuestStreams)
+		return nil, nil, adapters.Errorf(adapters.CodeRateLimited, "agents and boxes have more than %d streams open", maxGuestStreams)
 	}
-	s.streams++
+	ctx, end := context.WithCancel(request)
+	st := &stream{who, end}
+	s.streams[st] = struct{}{}
 	s.guests += one
 	s.open.Add(1)
-	return func() {
+	return ctx, func() {
+		end()
 		s.entering.Lock()
-		s.streams--
+		delete(s.streams, st)
 		s.guests -= one
 		s.entering.Unlock()
 		s.open.Done()
 	}, nil
 }
 
+// endStreams ends the streams of a principal that has lost its rights.
+func (s *Server) endStreams(who Principal) {
+	s.entering.Lock()
+	defer s.entering.Unlock()
+	for st := range s.streams {
+		if st.who == who {
+			st.end()
+		}
+	}
+}
+
 // follow sends the messages of the feed that open returns, over a WebSocket if the request asks for
 // one, otherwise as server-sent events. It returns when the feed ends, the caller disconnects or
 // the server closes.
 func (q *request) follow(open func(context.Context) (feed, error)) error {
-	leave, err := q.s.enter(q.who)
+	ctx, leave, err := q.s.enter(q.Context(), q.who)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithCancel(q.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(q.s.closing, cancel)
-	defer stop()
 	f, err := open(ctx)
 	if err != nil {
 		return err
