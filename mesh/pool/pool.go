@@ -422,6 +422,8 @@ func (p *Pool) subscribe(s *Subscription) (*Subscription, error) {
 // offer gives the reader an event, and waits for a reader of Subscribe. It tells whether the reader of a
 // Watch is too slow.
 func (s *Subscription) offer(ctx context.Context, e Event) (behind bool) {
+	size := e.size()
+	waiting := s.waiting.Add(size)
 	if s.most == 0 {
 		select {
 		case s.events <- e:
@@ -430,8 +432,7 @@ func (s *Subscription) offer(ctx context.Context, e Event) (behind bool) {
 		}
 		return false
 	}
-	size := e.size()
-	if n := s.waiting.Add(size); n > size && n > s.most {
+	if waiting > size && waiting > s.most {
 		return true
 	}
 	select {
