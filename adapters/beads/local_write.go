@@ -224,7 +224,7 @@ func (l *Local) Close(ctx context.Context, id, outcome string, opt ...adapters.C
 				return err
 			}
 			if open > 0 {
-				return adapters.Errorf(adapters.CodeConflict, "the bead has %d open children", open).With("id", id, "open_children", open).
+				return adapters.Errorf(adapters.CodeConflict, "the bead has children that are not closed: %d", open).With("id", id, "open_children", open).
 					Final() // closing the children, not waiting, helps
 			}
 		}

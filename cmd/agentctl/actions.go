@@ -156,14 +156,17 @@ func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) erro
 func (c *cli) printResults(v verb, noWait bool, result api.ActionResult) {
 	for _, p := range result.Results {
 		name := printable(p.Name)
+		waits := p.Display() == program.ShownPaused || p.Display() == program.ShownScheduled // a schedule between its runs
 		switch {
 		case p.Error != nil:
 			line(c.stderr, "%s: %s", name, strings.TrimPrefix(describe(p.Error), name+": "))
+		case !p.Changed && waits:
+			line(c.stdout, "%s: already %s", name, strings.ToLower(p.Display()))
 		case !p.Changed:
 			line(c.stdout, "%s: %s", name, v.already)
 		case noWait:
 			line(c.stdout, "%s: asked, now %s", name, p.Display())
-		case p.Display() == program.ShownPaused || p.Display() == program.ShownScheduled:
+		case waits:
 			line(c.stdout, "%s: %s, now %s", name, v.done, p.Display())
 		case p.PID != 0 && v.done != "signalled":
 			line(c.stdout, "%s: %s, pid %d", name, v.done, p.PID)

@@ -180,3 +180,22 @@ func TestReadyTextOfAnUnhealthyProgram(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+func TestResultsOfActions(t *testing.T) {
+	for _, c := range []struct {
+		result api.ProgramResult
+		want   string
+	}{
+		{api.ProgramResult{Name: "web", State: "RUNNING", PID: 7, Changed: true}, "web: started, pid 7\n"},
+		{api.ProgramResult{Name: "web", State: "RUNNING", PID: 7}, "web: already running\n"},
+		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownScheduled, Changed: true}, "nightly: started, now SCHEDULED\n"},
+		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownScheduled}, "nightly: already scheduled\n"},
+		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownPaused}, "nightly: already paused\n"},
+	} {
+		var out strings.Builder
+		(&cli{stdout: &out}).printResults(verb{done: "started", already: "already running"}, false, api.ActionResult{Results: []api.ProgramResult{c.result}})
+		if out.String() != c.want {
+			t.Errorf("%+v: %q, want %q", c.result, out.String(), c.want)
+		}
+	}
+}

@@ -89,5 +89,5 @@ func otlpAccepted(body []byte) error {
 	if rejected == 0 {
 		return nil
 	}
-	return &partError{fmt.Errorf("%d records rejected: %s", rejected, strconv.QuoteToASCII(fmt.Sprintf("%.512s", why))), int(rejected)}
+	return &partError{fmt.Errorf("rejected records: %d: %s", rejected, strconv.QuoteToASCII(fmt.Sprintf("%.512s", why))), int(rejected)}
 }
