@@ -224,7 +224,10 @@ func lockDir(dir string) (unlock func() error, err error) {
 	}
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("cannot listen in %s: %w: %w: %v", dir, ErrInUse, errLocked, err)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("cannot listen in %s: %w: %w", dir, ErrInUse, errLocked)
+		}
+		return nil, fmt.Errorf("cannot lock %s, which keeps two boxes apart: %w", dir, err) // of a file system without locks
 	}
 	return d.Close, nil
 }
