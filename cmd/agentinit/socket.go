@@ -93,3 +93,19 @@ func (b *box) controlConfig(s *servers) control.Config {
 	}
 	return config
 }
+
+// socketGroup resolves supervisor.socket_group, a name or a number; -1 if it is not set.
+func (b *box) socketGroup(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	users, err := bootstrap.LoadUsers(b.roots.Database("passwd"), b.roots.Database("group"))
+	if err != nil {
+		return -1, err
+	}
+	gid, err := users.Group(name)
+	if err != nil {
+		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error()}
+	}
+	return int(gid), nil
+}
