@@ -265,12 +265,13 @@ const hashMember = `,"hash":"`
 // parse checks a line against its own hash.
 func parse(line []byte) (Entry, string, error) {
 	var e Entry
-	i := bytes.LastIndex(line, []byte(hashMember))
-	if i < 0 || !bytes.HasSuffix(line, []byte(`"}`)) {
+	text, closed := bytes.CutSuffix(line, []byte(`"}`))
+	i := bytes.LastIndex(text, []byte(hashMember))
+	if i < 0 || !closed {
 		return e, "", errors.New("the line has no hash")
 	}
+	hash := string(text[i+len(hashMember):])
 	body := append(line[:i:i], '}')
-	hash := string(line[i+len(hashMember) : len(line)-2])
 	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != hash {
 		return e, "", errors.New("the line was changed: its hash differs")
 	}

@@ -230,6 +230,7 @@ func TestADiskThatTakesNothingHoldsNobodyUp(t *testing.T) {
 func FuzzVerify(f *testing.F) {
 	f.Add([]byte(`{"seq":1,"time":"2026-01-02T03:04:05Z","via":"socket","action":"stop","prev":"","hash":"00"}` + "\n"))
 	f.Add([]byte(`,"hash":""}`))
+	f.Add([]byte(`,"hash":"}`)) // the quotation mark both opens the hash and ends the line
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if r, err := Verify(bytes.NewReader(text)); err == nil && r.Problem == "" && r.Lines > 0 && r.Head == "" {
 			t.Errorf("%+v", r)
