@@ -57,6 +57,7 @@ type Failure struct {
 	Code       Code
 	Reason     string
 	Capability string // the artifact or feature that is missing; empty otherwise
+	Program    string // the program that failed; empty if none did
 	Err        error  // the cause; may be nil
 }
 

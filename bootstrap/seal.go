@@ -22,6 +22,7 @@ type watcher struct {
 	known       map[string]program.Status
 	outstanding map[string]struct{}
 	gaveUp      string // why a required program cannot come; empty while each can
+	culprit     string // the program that gaveUp is about
 }
 
 // reloads are the events after which all programs are read again.
@@ -54,8 +55,25 @@ func (w *watcher) put(p program.Status) {
 		w.outstanding[p.Name] = struct{}{}
 	}
 	if why := p.GaveUp(); why != "" && p.Required && w.gaveUp == "" {
-		w.gaveUp = why
+		w.gaveUp, w.culprit = why, p.Name
 	}
+}
+
+// root is the program that the culprit waits for in vain, directly or through others. It is the
+// culprit itself if that does not wait.
+func (w *watcher) root() string {
+	p := w.known[w.culprit]
+	for p.Blocked && p.Spec != nil {
+		i := slices.IndexFunc(p.Spec.Needs, func(n program.Need) bool {
+			needed, ok := w.known[n.Program]
+			return ok && (needed.Blocked || needed.GaveUp() != "") && !n.Condition.Met(&needed)
+		})
+		if i < 0 {
+			break
+		}
+		p = w.known[p.Spec.Needs[i].Program]
+	}
+	return p.Name
 }
 
 func (w *watcher) take(e event.Event) {
@@ -131,7 +149,9 @@ func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan s
 	}
 	for {
 		if w.gaveUp != "" {
-			return nil, fail(ExitRequiredFatal, nil, "the required program %s", w.gaveUp)
+			failure := fail(ExitRequiredFatal, nil, "the required program %s", w.gaveUp)
+			failure.Program = w.root()
+			return nil, failure
 		}
 		if len(w.outstanding) == 0 {
 			return sealed(w.known), nil

@@ -305,19 +305,22 @@ func TestRequiredFatalEndsTheBoot(t *testing.T) {
 }
 
 // TestARequiredProgramThatCannotComeEndsTheBoot: a oneshot that has failed permanently, and a
-// program whose needs cannot be met.
+// program whose needs cannot be met. The failure names the program that is the cause of it.
 func TestARequiredProgramThatCannotComeEndsTheBoot(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*program.Status)
-		want   string
+		change  func(*program.Status)
+		want    string
+		culprit string
 	}{
-		"a oneshot": {func(p *program.Status) { p.State, p.Reason = program.Exited, "exited with code 3" }, "has ended for good: exited with code 3"},
+		"a oneshot": {func(p *program.Status) { p.State, p.Reason = program.Exited, "exited with code 3" }, "has ended for good: exited with code 3", "web"},
 		"a dependent": {func(p *program.Status) {
 			p.State, p.Blocked, p.Reason = program.Stopped, true, "waits for db to be ready (it is FATAL: no disk)"
-		}, "cannot start: it waits for db"},
+			p.Spec = &program.Spec{Needs: []program.Need{{Program: "side", Condition: program.NeedReady}, {Program: "db", Condition: program.NeedReady}}}
+		}, "cannot start: it waits for db", "db"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newSealRig(t, "stay", nil, service("web"))
+			r := newSealRig(t, "stay", nil, service("web"), program.Status{Name: "side", State: program.Starting},
+				program.Status{Name: "db", State: program.Fatal, Reason: "no disk"})
 			r.run(t.Context())
 			r.sup.mu.Lock()
 			p := r.sup.programs["web"]
@@ -325,8 +328,9 @@ func TestARequiredProgramThatCannotComeEndsTheBoot(t *testing.T) {
 			r.sup.programs["web"] = p
 			r.sup.mu.Unlock()
 			r.bus.Publish(event.Event{Name: event.ProgramStateChanged, Program: "web"})
-			if got := <-r.out; ExitCode(got.err) != ExitRequiredFatal || !strings.Contains(got.err.Error(), c.want) {
-				t.Errorf("%s: %v", name, got.err)
+			got := <-r.out
+			if failure, ok := errors.AsType[*Failure](got.err); !ok || failure.Code != ExitRequiredFatal || failure.Program != c.culprit || !strings.Contains(got.err.Error(), c.want) {
+				t.Errorf("%s: %+v", name, got.err)
 			}
 		})
 	}

@@ -56,7 +56,8 @@ func (r TerminationReport) Line() string {
 }
 
 // The steps by which Fit shortens a report. A step limits the lines of stderr of the first program,
-// which is the important one, the lines of each other program, and the bytes of each text.
+// which is the important one, the lines of each other program, and the bytes of each text. The cause
+// keeps a tenth of the report in any case.
 var shortenings = []struct{ first, others, text int }{
 	{10, 10, 400}, {10, 5, 300}, {10, 3, 200}, {10, 1, 160}, {10, 0, 160}, {5, 0, 120}, {3, 0, 60},
 }
@@ -71,7 +72,7 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 	// Each step makes the report shorter than the step before. Use the first step that is enough.
 	step := func(i int) TerminationReport {
 		s := shortenings[i]
-		return r.shortened(s.first, s.others, s.text)
+		return r.shortened(s.first, s.others, s.text, limit/10)
 	}
 	last := len(shortenings) - 1
 	enough := sort.Search(last, func(i int) bool { return len(step(i).bytes()) <= limit })
@@ -122,8 +123,8 @@ func (r TerminationReport) bytes() []byte {
 	return append([]byte(r.Line()+"\n"), append(body, '\n')...)
 }
 
-func (r TerminationReport) shortened(first, others, text int) TerminationReport {
-	r.Cause, r.Phase, r.Program = truncate(oneLine(r.Cause), 2*text), truncate(r.Phase, text), truncate(r.Program, text)
+func (r TerminationReport) shortened(first, others, text, cause int) TerminationReport {
+	r.Cause, r.Phase, r.Program = truncate(oneLine(r.Cause), max(2*text, cause)), truncate(r.Phase, text), truncate(r.Program, text)
 	r.Version = truncate(r.Version, text)
 	programs := make([]ProgramEnd, len(r.Programs))
 	for i, p := range r.Programs {

@@ -68,6 +68,18 @@ func TestTerminationReportKeepsTheCulpritsWords(t *testing.T) {
 	}
 }
 
+// The cause is what the reader needs first. A box of many programs must not shorten it to a few words.
+func TestTerminationReportKeepsTheCause(t *testing.T) {
+	cause := "the required program app cannot start: it waits for db to be ready (it is FATAL: not ready within 1m0s: http http://127.0.0.1:8000/healthz: connection refused)"
+	r := TerminationReport{Cause: cause}
+	for i := range 40 {
+		r.Programs = append(r.Programs, ProgramEnd{Name: fmt.Sprint("p", i), State: "FATAL", Reason: strings.Repeat("reason ", 30)})
+	}
+	if back := checkReport(t, r, MaxTerminationReport); back.Cause != cause || len(back.Programs) < 10 {
+		t.Errorf("%d programs, cause %q", len(back.Programs), back.Cause)
+	}
+}
+
 func TestTerminationReportIsCutNotBroken(t *testing.T) {
 	var r TerminationReport
 	r.Cause = strings.Repeat("日本語", 3000)

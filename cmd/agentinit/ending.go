@@ -58,7 +58,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 	if bootEndedIt(bootErr, result) {
 		r.Cause = bootErr.Error()
 		if failure, ok := errors.AsType[*bootstrap.Failure](bootErr); ok {
-			r.Phase, r.Logged = failure.Phase, failure.Summary()
+			r.Phase, r.Program, r.Logged = failure.Phase, cmp.Or(failure.Program, r.Program), failure.Summary()
 		}
 	}
 	programs := slices.Clone(result.Programs)
@@ -67,7 +67,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 	})
 	for _, p := range programs {
 		end := b.programEnd(p)
-		if p.Name == r.Program {
+		if p.Name == result.Cause.Program {
 			end.Reason = result.Cause.Detail // the cause of the shutdown, not the stop that followed
 		}
 		r.Programs = append(r.Programs, end)

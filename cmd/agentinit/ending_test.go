@@ -9,6 +9,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -66,6 +67,19 @@ func TestFinalStatus(t *testing.T) {
 		if bootFailed := r.Phase != ""; bootFailed && strings.HasPrefix(r.Cause, c.result.Cause.String()) {
 			t.Errorf("%s: the phase %s is none of the cause %q", c.name, r.Phase, r.Cause)
 		}
+	}
+}
+
+// The report begins with the program that the boot failed for, before others that have given up.
+func TestReportBeginsWithTheCulpritOfTheBoot(t *testing.T) {
+	failure := &bootstrap.Failure{Phase: "seal", Code: bootstrap.ExitRequiredFatal, Reason: "web is FATAL", Program: "web"}
+	result := supervisor.Result{Cause: supervisor.Cause{Kind: supervisor.CauseRequested, Detail: "detail"}, Programs: []supervisor.Status{
+		{Name: "extra", State: program.Fatal}, {Name: "web", State: program.Fatal, Reason: "no disk"},
+	}}
+	b := &box{plane: logs.New(logs.Config{}), stopped: t.Context()}
+	r := b.report(67, failure, result)
+	if r.Program != "web" || r.Programs[0].Name != "web" || r.Programs[0].Reason != "no disk" {
+		t.Errorf("got %+v", r)
 	}
 }
 
