@@ -103,7 +103,7 @@ func programKeys() []key {
 		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
 		groups(),
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
-		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
+		field("directory", text("Working directory, also of the hooks; absent inherits. agentinit does not make it.").eg("/srv/app")),
 		field("environment", mapping("Variables. ${X}, ${X:-default}, ${X:?message} and $$ mean the same as in command, in every text of the table.", variableNames, text("").hidden())),
 		field("env_file", stringOrList("Files of NAME=VALUE lines. agentinit reads them when it boots and when the manifest is applied, not at each start of the program. A leading - marks a file that may be missing.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),

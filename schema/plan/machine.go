@@ -68,11 +68,11 @@ func (r *resolver) account(p *Program) {
 }
 
 // directory reports a missing directory only if no other program runs before this program, because
-// such a program could create the directory.
+// such a program could create the directory. hooks.pre_start could not: it runs in the directory.
 func (r *resolver) directory(p *Program) {
 	dir := p.Spec.Directory
 	keys, stated := r.states(p.Spec.Group, "directory")
-	if dir == "" || !stated || p.Spec.Hooks.PreStart != nil || !p.Spec.Autostart || r.faulty[p.Spec.Group] {
+	if dir == "" || !stated || !p.Spec.Autostart || r.faulty[p.Spec.Group] {
 		return
 	}
 	if len(p.Spec.Needs) > 0 || len(r.plan.Waves) == 0 || !slices.Contains(r.plan.Waves[0], p.Spec.Name) || !r.facts.Lacks(Directory, dir) {
@@ -80,7 +80,7 @@ func (r *resolver) directory(p *Program) {
 	}
 	code, hint := "W143", "nothing to do if the box has it"
 	if r.facts.InBox {
-		code, hint = "E143", "make it in the image, mount it, or let hooks.pre_start make it"
+		code, hint = "E143", "make it in the image, mount it, or let a oneshot that the program needs make it"
 	}
 	r.report(code, schema.Finding{
 		Value: dir, Message: "program " + p.Spec.Group + ": the directory " + schema.Quote(dir) + " does not exist", Hint: hint,
