@@ -340,7 +340,7 @@ func supervisorShape() *shape {
 		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. The environment wins: MANAGEMENT_API_HOST is the host, AGENTBOX_METRICS_PORT the port. But off stays off, whatever the environment says.")),
 		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def(program.DefaultStopGrace).formOf(decodes[budget])),
 		field("drain", duration("Time between the first 503 of /ready and the first stop; part of stop_grace.").def("0s")),
-		field("barrier", enum("What each wave waits for in the previous wave.", "ready", "running", "none").def("ready")),
+		field("barrier", enum("What each wave waits for in the previous wave. ready: a program with ready is ready, any other has been started. running: each program is RUNNING and ready. In both cases a oneshot has completed. none: no wait.", "ready", "running", "none").def("ready")),
 		field("on_all_exited", enum("exit ends the box when all programs have ended and none will start again.", "stay", "exit").def("stay")),
 		field("console", consoleShape()),
 		field("defaults", programDefaultsShape()),
