@@ -258,12 +258,12 @@ func TestSchedule(t *testing.T) {
 		overlap program.Overlap
 		lives   time.Duration
 		runs    uint64
-		asked   string
+		stops   string // why agentinit stops a run
 	}{
 		{program.OverlapSkip, 0, 3, ""},
 		{program.OverlapSkip, 15 * time.Minute, 2, ""},
 		{program.OverlapQueue, 15 * time.Minute, 2, ""},
-		{program.OverlapKill, 15 * time.Minute, 3, "TERM"},
+		{program.OverlapKill, 15 * time.Minute, 3, `stopping: its next run is due (overlap = "kill")`},
 	} {
 		inBox(t, func(b *box) {
 			b.k.habits["job"] = habit{lives: max(c.lives, time.Millisecond)}
@@ -277,6 +277,15 @@ func TestSchedule(t *testing.T) {
 			b.pass(31 * time.Minute)
 			if st := b.status("job"); st.Run != c.runs {
 				t.Errorf("%s, %v: %d runs: %s", c.overlap, c.lives, st.Run, b.k.said())
+			}
+			stops := ""
+			for _, e := range b.events(event.ProgramStateChanged) {
+				if e.Change.To == program.Stopping.String() {
+					stops = e.Change.Reason
+				}
+			}
+			if stops != c.stops {
+				t.Errorf("%s: a run is stopped with the reason %q, want %q", c.overlap, stops, c.stops)
 			}
 		})
 	}

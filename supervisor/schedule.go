@@ -137,7 +137,7 @@ func (l *loop) scheduled(e *entry) {
 	case program.OverlapQueue:
 		e.again = true
 	case program.OverlapKill:
-		l.step(e, program.Event{Kind: program.Stop})
+		l.step(e, program.Event{Kind: program.Stop, Reason: "its next run is due (overlap = \"kill\")"})
 		l.step(e, program.Event{Kind: program.Start})
 	case program.OverlapSkip, "":
 		l.tell(event.ScheduleSkipped, e.name, map[string]any{"reason": "the run before still goes on"})

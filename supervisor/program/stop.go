@@ -1,6 +1,9 @@
 package program
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // StopLadder returns the rungs of the stop that is in force for s: the declared ones up to KILL,
 // which always comes last.
@@ -30,7 +33,7 @@ func stoppingBecause(why string) string {
 }
 
 func (t *transition) stop(ev Event) {
-	const why = byRequest
+	why := cmp.Or(ev.Reason, byRequest)
 	switch t.State {
 	case Stopped, Exited, Fatal:
 	case Stopping:

@@ -16,7 +16,8 @@ const (
 	// after an AwaitNeeds with that Reason, and earlier failures still count.
 	Start EventKind = iota
 	// Stop requests the end: hooks, then the stop ladder. Scale below 1 shortens every wait. A
-	// further Stop can only shorten a stop that is under way.
+	// further Stop can only shorten a stop that is under way. Reason is why agentinit stops the run; it
+	// is empty for a request.
 	Stop
 	// Kill requests the end at once: KILL without hooks or ladder. It is for the end of a
 	// shutdown's budget, not for an ordinary stop.
