@@ -46,7 +46,8 @@ func (c *cli) printWhy(why api.Why) {
 		line(c.stdout, "last:    %s; restarted %s", printable(e.String()), times(why.Program.Restarts))
 	}
 	if s := why.Program.Schedule; s != nil && s.LastRun != nil {
-		line(c.stdout, "run:     the latest began at %s%s", s.LastRun.Format(time.RFC3339), printable(joinedBy("", ": ", s.LastResult)))
+		// LastResult may be of the run before; the line "last:" shows it.
+		line(c.stdout, "run:     the latest began at %s", s.LastRun.Format(time.RFC3339))
 	}
 	if why.Program.Text != "" {
 		line(c.stdout, "says:    %s", printable(why.Program.Text))

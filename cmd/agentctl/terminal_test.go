@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/rivo/uniseg"
@@ -120,6 +121,20 @@ func TestEveryTerminal(t *testing.T) {
 				t.Errorf("the end of the reason on %v: %t\n%s", size, !wide, text)
 			}
 		}
+	}
+}
+
+// TestWhyOfARunOfASchedule: the end of the run before is not shown as that of the present run.
+func TestWhyOfARunOfASchedule(t *testing.T) {
+	job := controltest.Program("job")
+	began := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	job.State, job.LastExit = program.Starting, &program.Exit{Code: 3}
+	job.Schedule = &program.ScheduleStatus{LastRun: &began, LastResult: "exited with code 3"}
+	var stdout, stderr bytes.Buffer
+	none := func(string) (string, bool) { return "", false }
+	run(t.Context(), []string{"--socket", serveBox(t, controltest.New(job)), "why", "job"}, none, strings.NewReader(""), &stdout, &stderr)
+	if got := stdout.String(); !strings.Contains(got, "\nlast:    exited with code 3; restarted") || !strings.Contains(got, "\nrun:     the latest began at 2026-01-02T03:00:00Z\n") {
+		t.Errorf("got %s%s", got, &stderr)
 	}
 }
 
