@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func newWhy(c *cli) *cobra.Command {
@@ -44,6 +45,9 @@ func (c *cli) printWhy(why api.Why) {
 		line(c.stdout, "last:    %s; restarted %s", printable(why.Ending), times(why.Program.Restarts))
 	case e != nil:
 		line(c.stdout, "last:    %s; restarted %s", printable(e.String()), times(why.Program.Restarts))
+	}
+	if why.Program.State == program.Starting.String() && why.Ready != "" {
+		line(c.stdout, "ready:   by %s", printable(why.Ready))
 	}
 	if s := why.Program.Schedule; s != nil && s.LastRun != nil {
 		// LastResult may be of the run before; the line "last:" shows it.

@@ -124,17 +124,33 @@ func TestEveryTerminal(t *testing.T) {
 	}
 }
 
+// TestWhyOfAStart: a message or a log line that does not come is not tried, so no reason names it.
+func TestWhyOfAStart(t *testing.T) {
+	web := controltest.Program("web")
+	web.State, web.Ready, web.Reason = program.Starting, false, "started, not ready yet"
+	web.Spec.Readiness.Probes = []program.Probe{{Dialect: program.DialectNotify}}
+	if got := answerOf(t, web, "why", "web"); !strings.Contains(got, "\nready:   by READY=1 on its notify socket\n") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// answerOf is what agentctl prints about a box with the program p.
+func answerOf(t *testing.T, p supervisor.Status, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	none := func(string) (string, bool) { return "", false }
+	run(t.Context(), append([]string{"--socket", serveBox(t, controltest.New(p))}, args...), none, strings.NewReader(""), &stdout, &stderr)
+	return stdout.String() + stderr.String()
+}
+
 // TestWhyOfARunOfASchedule: the end of the run before is not shown as that of the present run.
 func TestWhyOfARunOfASchedule(t *testing.T) {
 	job := controltest.Program("job")
 	began := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	job.State, job.LastExit = program.Starting, &program.Exit{Code: 3}
 	job.Schedule = &program.ScheduleStatus{LastRun: &began, LastResult: "exited with code 3"}
-	var stdout, stderr bytes.Buffer
-	none := func(string) (string, bool) { return "", false }
-	run(t.Context(), []string{"--socket", serveBox(t, controltest.New(job)), "why", "job"}, none, strings.NewReader(""), &stdout, &stderr)
-	if got := stdout.String(); !strings.Contains(got, "\nlast:    exited with code 3; restarted") || !strings.Contains(got, "\nrun:     the latest began at 2026-01-02T03:00:00Z\n") {
-		t.Errorf("got %s%s", got, &stderr)
+	if got := answerOf(t, job, "why", "job"); !strings.Contains(got, "\nlast:    exited with code 3; restarted") || !strings.Contains(got, "\nrun:     the latest began at 2026-01-02T03:00:00Z\n") {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -109,6 +109,8 @@ func advice(p supervisor.Status, programs []supervisor.Status, manifest string) 
 		return []string{ask("logs %s"), ask(restart)}
 	case p.State == program.Starting, p.State == program.Running && !(p.Ready && p.Healthy):
 		return []string{ask("logs -f %s"), ask("restart %s")}
+	case p.State == program.Stopping:
+		return []string{ask("logs -f %s"), ask("signal KILL %s")}
 	case p.Schedule != nil && p.Schedule.Paused:
 		return []string{ask("start %s"), ask("run %s")}
 	case p.Schedule != nil && p.PID == 0:

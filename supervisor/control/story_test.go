@@ -94,6 +94,7 @@ func TestAdvice(t *testing.T) {
 	}{
 		{at(program.Running, 1, "ready"), ""},
 		{at(program.Running, 1, ""), "agentctl logs -f p, agentctl restart p"},
+		{at(program.Stopping, 1, ""), "agentctl logs -f p, agentctl signal KILL p"},
 		{failed, "agentctl logs p, agentctl start p"},
 		{at(program.Fatal, 0, ""), "agentctl plan '/srv/my box.toml', agentctl start p"},
 		{loop, "agentctl logs p, agentctl restart p"},
