@@ -200,12 +200,17 @@ func TestStartErrors(t *testing.T) {
 
 // A refused limit says what would allow it. Other failures of that step do not.
 func TestStartErrorOfLimit(t *testing.T) {
-	info := stepInfo{op: opLimit + "nproc"}
-	for errno, want := range map[syscall.Errno]string{
-		syscall.EPERM:  "cannot start: limit nproc: operation not permitted (a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE)",
-		syscall.EINVAL: "cannot start: limit nproc: invalid argument",
+	for _, c := range []struct {
+		limit string
+		errno syscall.Errno
+		want  string
+	}{
+		{"nproc", syscall.EPERM, "operation not permitted (a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE)"},
+		{"nproc", syscall.EINVAL, "invalid argument"},
+		{"nofile", syscall.EPERM, "operation not permitted (a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE; none may be above /proc/sys/fs/nr_open)"},
 	} {
-		if got := explainStep(&Command{}, "/bin/true", info, errno).Error(); got != want {
+		want := "cannot start: limit " + c.limit + ": " + c.want
+		if got := explainStep(&Command{}, "/bin/true", stepInfo{op: opLimit + c.limit}, c.errno).Error(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}

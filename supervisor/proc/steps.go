@@ -341,6 +341,9 @@ func explainStep(c *Command, path string, info stepInfo, errno syscall.Errno) er
 		hint = "the limit of open files is reached"
 	case errno == unix.EPERM && strings.HasPrefix(info.op, opLimit):
 		hint = "a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE"
+		if info.op == opLimit+"nofile" {
+			hint += "; none may be above /proc/sys/fs/nr_open" // setrlimit(2)
+		}
 	}
 	return &StartError{Op: info.op, Path: info.path, Err: errno, Hint: hint}
 }
