@@ -397,7 +397,7 @@ func (t *table) command() {
 	case t.err != nil:
 		return
 	case err != nil:
-		t.fail("command", err.Error(), "close the quote, or double the backslash; \" ;\" begins a comment in this file")
+		t.fail("command", err.Error(), "close the quote, or double the backslash; \" ;\" and \" #\" begin a comment in this file")
 	case !ok || len(words) == 0 || words[0] == "":
 		t.fail("command", "the program has no command", "write command=/path/of/program")
 	}

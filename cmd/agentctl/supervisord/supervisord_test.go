@@ -211,7 +211,7 @@ func TestRefused(t *testing.T) {
 		{"[x]\na=\x00", "s.conf:2: the file has a NUL byte; name a text file"},
 		{"[program:a]\nfoo", "s.conf:2: [program:a] a line is no key with a value; write KEY=VALUE, or indent a line that continues a value"},
 		{"[program:a]\n", "s.conf:1: [program:a] the program has no command; write command=/path/of/program"},
-		{"[program:a]\ncommand='secret", `s.conf:2: [program:a] command: a quote is not closed; close the quote, or double the backslash; " ;" begins a comment in this file`},
+		{"[program:a]\ncommand='secret", `s.conf:2: [program:a] command: a quote is not closed; close the quote, or double the backslash; " ;" and " #" begin a comment in this file`},
 		{"[program:a]\ncommand=a %(b)s", `s.conf:2: [program:a] command: supervisord has no value for "%(b)s"; write %% for a percent sign`},
 		{"[program:a]\ncommand=date +%s", `s.conf:2: [program:a] command: a % begins no name such as %(here)s; write %% for a percent sign`},
 		{a + "[program:A]\ncommand=a\n", "s.conf:3: [program:A] the program has the same name as [program:a] at s.conf:1, because names are in lower case; rename one of the two"},
