@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,4 +137,24 @@ func TestARefusedChoiceNamesItsField(t *testing.T) {
 			t.Errorf("%s: %+v", c.want, e)
 		}
 	}
+}
+
+// Two restores soon after each other keep the state before each of them.
+func TestRestoresKeepStateUnderDifferentNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stamps []string
+		part := Part{Name: "p", Restore: func(_ context.Context, _, stamp string) (string, error) {
+			stamps = append(stamps, stamp)
+			return "", nil
+		}}
+		for range 2 {
+			if err := replaceParts(t.Context(), []Part{part}, "", &Restored{Parts: []RestoredPart{{Name: "p"}}}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if stamps[0] == stamps[1] {
+			t.Errorf("both restores keep state under %s", stamps[0])
+		}
+	})
 }

@@ -22,8 +22,8 @@ const (
 	// MaxArchive is how many bytes an archive may have.
 	MaxArchive  = 64 << 30
 	maxFiles    = 200_000
-	maxList     = 64 << 20 // bytes of backup.json
-	stampFormat = "20060102T150405Z"
+	maxList     = 64 << 20               // bytes of backup.json
+	stampFormat = "20060102T150405.000Z" // two restores in a second must not overwrite what they keep
 )
 
 // Restored is what became of a backup.
