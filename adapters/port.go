@@ -3,6 +3,7 @@ package adapters
 import (
 	"context"
 	"sync/atomic"
+	"time"
 )
 
 // port is the place where a slot's active adapter is plugged in. The wrapped types share it. The
@@ -12,6 +13,15 @@ type port struct {
 	slot   Slot
 	mw     Middleware
 	active atomic.Pointer[plug]
+	failed atomic.Pointer[failure] // nil if there is none
+}
+
+// failure is the latest call that the active adapter could not carry out, for a reason that is not
+// the caller's.
+type failure struct {
+	text  string
+	at    time.Time
+	write bool
 }
 
 // plug is one adapter in a port, and the reason why it cannot be called, if any.
@@ -42,6 +52,21 @@ func wrapped(slot Slot, a Adapter, mw Middleware) *port {
 
 func (p *port) plug(a Adapter, guard error) {
 	p.active.Store(&plug{adapter: a, guard: guard, calls: newInflight()})
+	p.failed.Store(nil)
+}
+
+// note records how a call has ended. A read that succeeds says nothing about writes: on a full disk
+// reads go on.
+func (p *port) note(ctx context.Context, write bool, err error) {
+	if err == nil {
+		if was := p.failed.Load(); was != nil && (write || !was.write) {
+			p.failed.CompareAndSwap(was, nil)
+		}
+		return
+	}
+	if e := AsError(err); ctx.Err() == nil && (e.Code == CodeUnavailable || e.Code == CodeInternal) {
+		p.failed.Store(&failure{e.Message, time.Now(), write})
+	}
 }
 
 // plugOff turns the slot off, as the manifest says.
@@ -72,7 +97,11 @@ func via[A Adapter, T any](ctx context.Context, p *port, c Call, f func(context.
 		c.Guard = nil
 	}
 	a, _ := cur.adapter.(A)
-	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) { return f(ctx, a) })
+	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) {
+		out, err := f(ctx, a)
+		p.note(ctx, c.Write, err)
+		return out, err
+	})
 }
 
 // exec is via for methods without a result.

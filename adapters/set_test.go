@@ -368,6 +368,31 @@ func TestHealthNeedsThreeMissesAndOneGoodAnswer(t *testing.T) {
 	})
 }
 
+// A call that the adapter cannot carry out shows as the slot's last error, because the health of an
+// adapter need not show a full disk: its reads go on.
+func TestAFailedCallIsTheLastError(t *testing.T) {
+	s := NewSet(resolved(t, beadsFake(&fake{})), Options{})
+	if err := s.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Disconnect(t.Context())
+	full, missing := Errorf(CodeUnavailable, "the disk is full"), Errorf(CodeNotFound, "no bead")
+	for _, c := range []struct {
+		write bool
+		err   error
+		want  string
+	}{
+		{true, missing, ""}, {true, full, full.Message}, {false, nil, full.Message}, {true, missing, full.Message}, {true, nil, ""},
+		{false, full, full.Message}, {false, nil, ""},
+	} {
+		err := exec(t.Context(), s.Beads().(beadsPort).port, Call{Write: c.write}, func(context.Context, Beads) error { return c.err })
+		st := statusOf(s, SlotBeads)
+		if (err == nil) != (c.err == nil) || st.State != StateHealthy || st.LastError != c.want || st.LastErrorAt.IsZero() != (c.want == "") {
+			t.Errorf("%+v: %v, %+v", c, err, st)
+		}
+	}
+}
+
 // aware is an adapter that hears of changes of its health.
 type aware struct {
 	fakeBeads

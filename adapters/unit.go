@@ -64,12 +64,16 @@ func (u *unit) target() Adapter {
 func (u *unit) status() SlotStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return SlotStatus{
+	s := SlotStatus{
 		Slot: u.port.slot, Wanted: u.wanted.Impl(), Active: u.port.Impl(), Class: u.wanted.Class(),
 		State: u.state, Since: At(u.since), LastError: u.lastErr, LastErrorAt: At(u.lastErrAt),
 		ContractVersion: u.wanted.ContractVersion(), Capabilities: u.wanted.Capabilities(), Reconnects: u.reconnects,
 		Lost: lost(u.wanted),
 	}
+	if f := u.port.failed.Load(); f != nil && s.LastError == "" {
+		s.LastError, s.LastErrorAt = f.text, At(f.at)
+	}
+	return s
 }
 
 // boot is the first attempt.
