@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -179,7 +180,7 @@ func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 		}
 		return fmt.Errorf("exit status %d: %s", status, last)
 	}
-	return dialect{name: "exec " + strings.Join(p.Argv, " "), poll: poll}
+	return dialect{name: "exec " + escape.Shell(p.Argv...), poll: poll}
 }
 
 // fileDialect checks whether a path exists. If the file system hangs, only one goroutine hangs, not

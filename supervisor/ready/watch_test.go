@@ -46,14 +46,14 @@ func TestWatchAttempts(t *testing.T) {
 		s := &script{statuses: []int{1, 1, 0, 1, 0, 0}}
 		w := New(Config{Exec: s.exec})
 		began := time.Now()
-		probe := program.Probe{Dialect: "exec", Argv: []string{"check"}, Interval: 2 * time.Second, Successes: 2}
+		probe := program.Probe{Dialect: "exec", Argv: []string{"sh", "-c", "check db; exit 1"}, Interval: 2 * time.Second, Successes: 2}
 		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{probe}})
 		last := results[len(results)-1]
 		if !last.Ready || !last.Final || time.Since(began) != 10*time.Second {
 			t.Errorf("after %s: %+v", time.Since(began), last)
 		}
 		first := results[0]
-		if first.Reason != "exec check: exit status 1 (attempt 1)" || first.Ready || first.Final {
+		if first.Reason != "exec sh -c 'check db; exit 1': exit status 1 (attempt 1)" || first.Ready || first.Final {
 			t.Errorf("first = %+v", first)
 		}
 	})
