@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -499,6 +500,20 @@ func TestCatalogueDirectoriesLieBelowTheRoot(t *testing.T) {
 	for _, s := range r.Current().Specs {
 		if s.Directory != want[s.Name] {
 			t.Errorf("%s runs in %q, want %q", s.Name, s.Directory, want[s.Name])
+		}
+	}
+}
+
+// A volume that belongs to another user, or a root that is read-only, is a mistake of the operator:
+// the error says what to do.
+func TestUnwritable(t *testing.T) {
+	for errno, want := range map[syscall.Errno]string{
+		syscall.EACCES: fmt.Sprintf("user %d cannot write there: permission denied; the directory must exist and belong to this user (chown, or fsGroup in Kubernetes)", os.Geteuid()),
+		syscall.EROFS:  "read-only file system; mount a volume or a tmpfs there",
+		syscall.ENOSPC: "open .agentinit-write-probe-1: no space left on device",
+	} {
+		if got := unwritable(&fs.PathError{Op: "open", Path: ".agentinit-write-probe-1", Err: errno}); got.Error() != want || !errors.Is(got, errno) {
+			t.Errorf("got %v, want %s", got, want)
 		}
 	}
 }

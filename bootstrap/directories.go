@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -136,7 +137,7 @@ func makeDirectories(_ context.Context, b *Boot) (Outcome, error) {
 func (b *Boot) makeDirectory(path string, mode fs.FileMode) error {
 	_, statErr := os.Stat(path)
 	if err := b.policy.MkdirAll(path, mode.Perm()); err != nil {
-		return err
+		return unwritable(err)
 	}
 	if errors.Is(statErr, fs.ErrNotExist) && mode.Perm()&0o022 != 0 {
 		// The umask has removed permission bits that other users need.
@@ -151,7 +152,19 @@ func (b *Boot) makeDirectory(path string, mode fs.FileMode) error {
 func (b *Boot) tryWrite(dir string) error {
 	name := filepath.Join(dir, ".agentinit-write-probe-"+randomHex(4))
 	if err := b.policy.CreateFile(name, nil, 0o600); err != nil {
-		return fmt.Errorf("not writable: %w", err)
+		return unwritable(err)
 	}
 	return b.policy.Remove(name)
+}
+
+// unwritable explains why a directory cannot be made or written. The path in err is left out if it
+// may be that of the probe.
+func unwritable(err error) error {
+	switch errno, _ := errors.AsType[syscall.Errno](err); errno {
+	case syscall.EACCES, syscall.EPERM:
+		return fmt.Errorf("user %d cannot write there: %w; the directory must exist and belong to this user (chown, or fsGroup in Kubernetes)", os.Geteuid(), errno)
+	case syscall.EROFS:
+		return fmt.Errorf("%w; mount a volume or a tmpfs there", errno)
+	}
+	return err
 }
