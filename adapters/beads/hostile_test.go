@@ -258,7 +258,7 @@ func TestUnreadableFilesAreRefusedAndLeftAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = newLocal(t, path).Connect(t.Context())
-			if !errors.Is(err, adapters.ErrUnavailable) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, adapters.ErrUnavailable) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
 				t.Errorf("connect: %v", err)
 			}
 			after, err := os.ReadFile(path)

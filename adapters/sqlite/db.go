@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	if err := db.prepare(ctx, o); err != nil {
 		db.write.Close()
-		return nil, Error(err)
+		return nil, named(o.Path, err)
 	}
 	if err := db.keepPrivate(); err != nil {
 		db.write.Close()
@@ -98,6 +98,16 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		return nil, Error(err)
 	}
 	return db, nil
+}
+
+// named is Error with the path of the file, which errors of SQLite do not name.
+func named(path string, err error) error {
+	if _, ok := resultCode(err); !ok {
+		return Error(err)
+	}
+	e := *adapters.AsError(Error(err))
+	e.Message = path + ": " + e.Message
+	return &e
 }
 
 // directory makes the directory of the file if it is missing, and returns its path without symbolic
