@@ -227,6 +227,24 @@ const (
 	quietKnocks = 2 * time.Second
 )
 
+// slow is ask. If ask takes longer than quietKnocks, slow prints meanwhile what it waits for.
+func (c *cli) slow(until string, ask func() error) error {
+	answered, silent := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(silent)
+		select {
+		case <-time.After(quietKnocks):
+			line(c.stderr, "agentctl: waiting until %s", until)
+		case <-answered:
+		}
+	}()
+	defer func() {
+		close(answered)
+		<-silent
+	}()
+	return ask()
+}
+
 // waitOn repeats the request if the server's own limit ended a wait without a time limit. It also
 // repeats until agentinit answers, because scripts start agentinit and wait at once. A wrong
 // --socket would look the same, so waitOn prints what it waits for.

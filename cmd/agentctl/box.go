@@ -150,12 +150,22 @@ The command lists each program that changes, and how: live (it takes the new
 values as it runs), restart, add or remove. With --all it lists the unchanged
 programs too. With --dry-run it only says what would happen.
 
+The command waits until each required program that restarts is ready again, and
+says so after two seconds. If one becomes FATAL, is not ready in time or is
+stopped, agentinit goes on with the manifest that it had: "rolled back", exit
+status 1. The file stays as you wrote it. One apply is carried out at a time;
+agentctl stop of the program ends the wait of one that cannot succeed.
+
 With --json the command prints a refusal too, as a problem document (RFC 9457)
 that holds the findings of an invalid manifest.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			result, err := c.client().Apply(cmd.Context(), req)
+			var result api.ApplyResult
+			err := c.slow("required programs are ready again, or an earlier apply has ended; agentctl status shows the programs", func() (err error) {
+				result, err = c.client().Apply(cmd.Context(), req)
+				return err
+			})
 			if err != nil {
 				return c.applyRefused(err)
 			}

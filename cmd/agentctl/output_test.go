@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -81,6 +83,21 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 				if code != exitFailure || stderr.String() != "agentctl: cannot write the output: no space left\n" {
 					t.Errorf("room for %d bytes: status %d, stderr %q", room, code, &stderr)
 				}
+			}
+		})
+	}
+}
+
+// A request that takes long says what it waits for, and one that is answered soon does not.
+func TestSlowRequestSaysWhatItWaitsFor(t *testing.T) {
+	for took, want := range map[time.Duration]string{time.Second: "", 3 * time.Second: "agentctl: waiting until web is ready\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			var stderr bytes.Buffer
+			c := &cli{stderr: &stderr}
+			refused := errors.New("refused")
+			err := c.slow("web is ready", func() error { time.Sleep(took); return refused })
+			if err != refused || stderr.String() != want {
+				t.Errorf("after %s: %v, %q, want %q", took, err, stderr.String(), want)
 			}
 		})
 	}
