@@ -126,10 +126,10 @@ func newAgentSpawn(c *cli) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // flags after the command belong to the agent's command
-	f.StringToStringVar(&in.Env, "env", nil, "variable NAME=VALUE; may be repeated")
+	f.Var((*pairs)(&in.Env), "env", "variable; may be repeated")
 	f.StringVar(&in.Cwd, "cwd", "", "working directory")
 	f.StringVar(&in.Name, "name", "", "name for people")
-	f.StringToStringVar(&in.Labels, "label", nil, "label NAME=VALUE; may be repeated")
+	f.Var((*pairs)(&in.Labels), "label", "label; may be repeated")
 	f.IntVar(&in.TimeoutS, "timeout", 0, "seconds until it is ended")
 	f.BoolVar(&in.StdinOpen, "stdin", false, "keep its standard input open for attach")
 	return cmd

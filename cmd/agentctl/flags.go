@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -75,3 +76,22 @@ func (n *lineCount) String() string {
 
 // Type is the name of the value in help.
 func (*lineCount) Type() string { return "int" }
+
+// pairs is a flag NAME=VALUE that may be repeated. The value is all that follows the first =: pflag's
+// own type splits it at commas and removes quotes.
+type pairs map[string]string
+
+func (p *pairs) Set(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return errors.New("write NAME=VALUE")
+	}
+	if *p == nil {
+		*p = pairs{}
+	}
+	(*p)[name] = value
+	return nil
+}
+
+func (*pairs) Type() string   { return "NAME=VALUE" }
+func (*pairs) String() string { return "" }

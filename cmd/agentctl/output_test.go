@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,5 +101,23 @@ func TestSlowRequestSaysWhatItWaitsFor(t *testing.T) {
 				t.Errorf("after %s: %v, %q, want %q", took, err, stderr.String(), want)
 			}
 		})
+	}
+}
+
+// The value of --env and --label is taken as it is, with its commas and quotes.
+func TestPairsKeepTheirValue(t *testing.T) {
+	var env map[string]string
+	for _, text := range []string{"CMD=a,b=c", `SAY="hi, there"`, "EMPTY=", "CMD=x=1,y=2"} {
+		if err := (*pairs)(&env).Set(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if want := map[string]string{"CMD": "x=1,y=2", "SAY": `"hi, there"`, "EMPTY": ""}; !maps.Equal(env, want) {
+		t.Errorf("got %q, want %q", env, want)
+	}
+	for _, text := range []string{"A", "=x", ""} {
+		if err := (*pairs)(&env).Set(text); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
 	}
 }
