@@ -164,7 +164,8 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	if !p.silent {
 		o.announce(p, Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
-			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
+			// A round of Kill reaches the leader also as one of the tree, or through its cgroup.
+			ByUs: (p.sentKill || p.killing) && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
 		})
 	}
 	o.dirty = append(o.dirty, p)

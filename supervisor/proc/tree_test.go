@@ -633,3 +633,24 @@ func TestUsageReadTogetherSharesALook(t *testing.T) {
 		t.Error("an earlier look served a later request")
 	}
 }
+
+// Kill may end the leader as one process of its tree, or through its cgroup, before it signals the
+// leader. That end is not taken for one that the kernel or another process has caused.
+func TestKillOfTheTreeIsByUs(t *testing.T) {
+	o := newOwner(t, Options{})
+	p := mustStart(t, o, sh("exec sleep 1000"))
+	o.mu.Lock()
+	leader := o.byID[p.ID]
+	leader.killing, leader.emptied, leader.wake = true, make(chan struct{}), make(chan struct{}, 1) // as Kill does
+	o.mu.Unlock()
+	st, err := readStat(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.signalTask(&task{st, true}, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.Signal() != syscall.SIGKILL || !e.ByUs {
+		t.Errorf("got %+v", e)
+	}
+}
