@@ -195,7 +195,7 @@ func (c *converter) box(t *table) error {
 	c.header("supervisor")
 	if len(c.waits) > 1 {
 		c.remark("supervisord starts all programs at once, in the order of their priorities. Without this line,")
-		c.remark("the programs of each priority wait until those of the priority before are ready.")
+		c.remark("the programs of each priority wait until those of the priority before have started, and are ready if they have the key ready.")
 		c.key("barrier", "none")
 	}
 	var span int64
