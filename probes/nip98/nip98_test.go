@@ -330,6 +330,7 @@ func FuzzVerify(f *testing.F) {
 func FuzzCanonicalURL(f *testing.F) {
 	f.Add(target)
 	f.Add("https://A:443?x#y")
+	f.Add("http://:") // no host is left
 	f.Fuzz(func(t *testing.T, in string) {
 		once, err := nip98.CanonicalURL(in)
 		if err != nil {

@@ -212,9 +212,6 @@ func CanonicalURL(text string) (string, error) {
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {
 		host, tail = rest[:i], rest[i:]
 	}
-	if host == "" || strings.Contains(host, "@") {
-		return "", errors.New("a URL without host, or with a user")
-	}
 	// The parser only checks that the text is a URL. Its own form of the URL is not used, because
 	// it changes escapes.
 	if _, err := url.Parse(text); err != nil {
@@ -223,6 +220,9 @@ func CanonicalURL(text string) (string, error) {
 	host = strings.ToLower(host)
 	host = strings.TrimSuffix(host, map[string]string{"http": ":80", "https": ":443"}[scheme])
 	host = strings.TrimSuffix(host, ":")
+	if host == "" || strings.Contains(host, "@") {
+		return "", errors.New("a URL without host, or with a user")
+	}
 	if !strings.HasPrefix(tail, "/") {
 		tail = "/" + tail
 	}
