@@ -154,10 +154,8 @@ func unshared(place Place) error {
 	if place.File == "" {
 		return nil
 	}
-	for _, suffix := range []string{"-wal", "-shm"} {
-		if _, err := os.Lstat(place.Path + suffix); err == nil {
-			return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.Path)
-		}
+	if _, err := os.Lstat(place.Path + "-wal"); err == nil {
+		return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.Path)
 	}
 	return nil
 }

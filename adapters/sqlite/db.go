@@ -139,7 +139,7 @@ const fileMode = 0o600
 // keepPrivate removes other users' rights to files that an older version created. The file of
 // another program is not changed.
 func (db *DB) keepPrivate() error {
-	for _, suffix := range []string{"", "-wal", "-shm"} {
+	for _, suffix := range []string{"", "-wal"} {
 		info, err := db.look(db.path + suffix)
 		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&^fileMode == 0 {
 			continue
@@ -160,12 +160,16 @@ type pool struct {
 }
 
 // openPool makes a pool of size connections. It escapes the path, so that a file name cannot set an
-// option. With mode=rw, SQLite makes no file: it would make one behind a symbolic link.
+// option. With mode=rw, SQLite makes no file: it would make one behind a symbolic link. With
+// vfs=unix-excl, the index of the WAL is in our memory, and other processes cannot open the database.
+// Else it is in a file that SQLite maps, and a program of our user could write there that the WAL has
+// billions of frames: SQLite would map the file until the kernel gives the process no more mappings,
+// and the Go runtime ends a process that gets none.
 func openPool(path string, size int, options string, more ...string) (pool, error) {
 	setup := append([]string{
 		fmt.Sprintf("busy_timeout=%d", busyStep.Milliseconds()), "journal_mode=WAL", "synchronous=FULL", "foreign_keys=1",
 	}, more...)
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw"+options)
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&vfs=unix-excl"+options)
 	if err != nil {
 		return pool{}, err
 	}
@@ -238,7 +242,7 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 // regular refuses other files than regular ones: the open of a FIFO waits for ever, and no context
 // ends it.
 func (db *DB) regular() error {
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+	for _, suffix := range []string{"", "-wal", "-journal"} {
 		info, err := db.look(db.path + suffix)
 		switch {
 		case err != nil || info.Mode().IsRegular():

@@ -38,7 +38,7 @@ func TestFilesArePrivate(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for _, suffix := range []string{"", "-wal", "-shm"} {
+		for _, suffix := range []string{"", "-wal"} {
 			info, err := os.Stat(path + suffix)
 			if err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("older %v: %s is %v %v", older, suffix, info.Mode(), err)
@@ -47,6 +47,40 @@ func TestFilesArePrivate(t *testing.T) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A program of our user cannot choose how much of a file SQLite maps into our memory: no file of the
+// database is mapped, whatever the program puts there.
+func TestNoFileIsMapped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	if err := os.WriteFile(path+"-shm", make([]byte, 32<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := openTable(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Write(t.Context(), func(tx *sql.Tx) error {
+		_, err := tx.Exec("INSERT INTO t VALUES (1)")
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(db.Ping(t.Context()), db.Backup(t.Context(), path+".copy")); err != nil {
+		t.Error(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if strings.Contains(line, path) {
+			t.Errorf("mapped: %s", line)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -113,7 +147,7 @@ func TestValuesAreBounded(t *testing.T) {
 
 // A FIFO in place of a file is refused. To open one that cannot be written would never return.
 func TestAFIFOIsRefused(t *testing.T) {
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+	for _, suffix := range []string{"", "-wal", "-journal"} {
 		path := filepath.Join(t.TempDir(), "x.db")
 		db, err := openTable(t, path)
 		if err != nil {
@@ -139,7 +173,7 @@ func TestAFIFOIsRefused(t *testing.T) {
 
 // Who can write the directory cannot have agentinit make, change or open a file elsewhere.
 func TestALinkIsRefused(t *testing.T) {
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+	for _, suffix := range []string{"", "-wal", "-journal"} {
 		for _, target := range []string{"missing", "empty", "database"} {
 			elsewhere := filepath.Join(t.TempDir(), target)
 			var before []byte
