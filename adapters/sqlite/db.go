@@ -136,6 +136,10 @@ func create(path string) error {
 
 const fileMode = 0o600
 
+// maxPages bounds the memory of quick_check, which takes a bit for each page: 4 MiB, and 128 GiB of
+// pages of 4 KiB. A sparse file of 2 TB that takes no room on the disk has 4,294,967,294 pages of 512 B.
+const maxPages = 32 << 20
+
 // keepPrivate removes other users' rights to files that an older version created. The file of
 // another program is not changed.
 func (db *DB) keepPrivate() error {
@@ -289,8 +293,21 @@ func (db *DB) prepare(ctx context.Context, o Options) error {
 
 // check refuses a file that cannot be used, and returns the version of its schema.
 func check(ctx context.Context, conn *sql.Conn, o Options) (int, error) {
+	// In a transaction, so that the check is of as many pages as were counted.
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was written
+	var pages int64
+	if err := tx.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
+		return 0, err
+	}
+	if pages > maxPages {
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s has %d pages, more than %d; it is left as it is", o.Path, pages, maxPages)
+	}
 	var check string
-	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&check); err != nil {
+	if err := tx.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&check); err != nil {
 		return 0, err
 	}
 	if check != "ok" {
@@ -300,7 +317,7 @@ func check(ctx context.Context, conn *sql.Conn, o Options) (int, error) {
 	for q, v := range map[string]*int64{
 		"PRAGMA application_id": &app, "PRAGMA user_version": &version, "SELECT count(*) FROM sqlite_schema": &tables,
 	} {
-		if err := conn.QueryRowContext(ctx, q).Scan(v); err != nil {
+		if err := tx.QueryRowContext(ctx, q).Scan(v); err != nil {
 			return 0, err
 		}
 	}

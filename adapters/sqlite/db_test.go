@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -47,6 +48,29 @@ func TestFilesArePrivate(t *testing.T) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A sparse file with as many pages as SQLite allows is refused before it is checked, which would take
+// 512 MiB.
+func TestAFileOfTooManyPagesIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	foreign(t, path, "PRAGMA page_size=512; CREATE TABLE t (x)")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pages = 4294967294
+	var head [100]byte
+	_, err = f.ReadAt(head[:], 0)
+	binary.BigEndian.PutUint32(head[28:], pages)
+	copy(head[92:96], head[24:28]) // the number of pages is valid for this change counter
+	_, werr := f.WriteAt(head[:], 0)
+	if err := errors.Join(err, werr, f.Truncate(pages*512), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if db, err := openTable(t, path); err == nil || !strings.Contains(err.Error(), "4294967294 pages") {
+		t.Errorf("opened: %v %v", db, err)
 	}
 }
 
