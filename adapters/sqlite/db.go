@@ -78,6 +78,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := create(o.Path); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the file")
 	}
+	if info, err := os.Lstat(o.Path + "-wal"); err == nil && info.Size() > maxWAL {
+		return nil, adapters.Errorf(adapters.CodeUnavailable, "%s-wal has %d bytes, more than %d; it is left as it is", o.Path, info.Size(), int64(maxWAL))
+	}
 	var more []string
 	if o.Relaxed {
 		more = append(more, "synchronous=NORMAL")
@@ -135,6 +138,10 @@ func create(path string) error {
 }
 
 const fileMode = 0o600
+
+// maxWAL bounds what Open reads into the index of the WAL: 64 MiB, if the pages have 512 B. SQLite moves
+// the pages of a WAL to the database whenever there are 1,000 and no transaction is open.
+const maxWAL = 4 << 30
 
 // maxPages bounds the memory of quick_check, which takes a bit for each page: 4 MiB, and 128 GiB of
 // pages of 4 KiB. A sparse file of 2 TB that takes no room on the disk has 4,294,967,294 pages of 512 B.

@@ -74,6 +74,18 @@ func TestAFileOfTooManyPagesIsRefused(t *testing.T) {
 	}
 }
 
+// A WAL that is too large for the memory of its index is refused.
+func TestATooLargeWALIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	foreign(t, path, "CREATE TABLE t (x)")
+	if err := errors.Join(os.WriteFile(path+"-wal", nil, 0o600), os.Truncate(path+"-wal", 4<<30+1)); err != nil {
+		t.Fatal(err)
+	}
+	if db, err := openTable(t, path); err == nil || !strings.Contains(err.Error(), "4294967297 bytes") {
+		t.Errorf("opened: %v %v", db, err)
+	}
+}
+
 // A program of our user cannot choose how much of a file SQLite maps into our memory: no file of the
 // database is mapped, whatever the program puts there.
 func TestNoFileIsMapped(t *testing.T) {
