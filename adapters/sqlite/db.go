@@ -171,16 +171,15 @@ type pool struct {
 }
 
 // openPool makes a pool of size connections. It escapes the path, so that a file name cannot set an
-// option. With mode=rw, SQLite makes no file: it would make one behind a symbolic link. With
-// vfs=unix-excl, the index of the WAL is in our memory, and other processes cannot open the database.
-// Else it is in a file that SQLite maps, and a program of our user could write there that the WAL has
-// billions of frames: SQLite would map the file until the kernel gives the process no more mappings,
-// and the Go runtime ends a process that gets none.
+// option. With mode=rw, SQLite makes no file: it would make one behind a symbolic link.
 func openPool(path string, size int, options string, more ...string) (pool, error) {
 	setup := append([]string{
 		fmt.Sprintf("busy_timeout=%d", busyStep.Milliseconds()), "journal_mode=WAL", "synchronous=FULL", "foreign_keys=1",
 	}, more...)
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&vfs=unix-excl"+options)
+	if err := registerVFS(); err != nil {
+		return pool{}, err
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&vfs="+vfsName+options)
 	if err != nil {
 		return pool{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -83,6 +84,36 @@ func TestATooLargeWALIsRefused(t *testing.T) {
 	}
 	if db, err := openTable(t, path); err == nil || !strings.Contains(err.Error(), "4294967297 bytes") {
 		t.Errorf("opened: %v %v", db, err)
+	}
+}
+
+// A journal beside the database that names a super-journal does not have SQLite read that.
+func TestNoSuperJournalIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	foreign(t, path, "PRAGMA application_id=7; PRAGMA user_version=1; CREATE TABLE t (x)")
+	super := path + "-mj1234569AB" // SQLite reads only files of such names
+	header := []any{[]byte("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"), uint32(0), uint32(1), uint32(2), uint32(512), uint32(4096)}
+	sum := uint32(0)
+	for _, c := range []byte(super) {
+		sum += uint32(c)
+	}
+	name := []any{uint32(1<<30/4096 + 1), []byte(super), uint32(len(super)), sum, header[0]}
+	var journal []byte
+	for _, part := range slices.Concat(header, []any{make([]byte, 512-28)}, name) {
+		var err error
+		if journal, err = binary.Append(journal, binary.BigEndian, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It says that it is for the journal beside the database, so SQLite would remove it after that.
+	if err := errors.Join(os.WriteFile(path+"-journal", journal, 0o600), os.WriteFile(super, []byte(path+"-journal\x00"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if db, err := openTable(t, path); err == nil {
+		_ = db.Close()
+	}
+	if _, err := os.Stat(super); err != nil {
+		t.Error(err)
 	}
 }
 
