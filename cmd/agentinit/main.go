@@ -12,10 +12,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/ahead"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/initmode"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Set by the linker.
@@ -28,6 +30,7 @@ func main() {
 	// Signals are caught even before main: see early. An earlier signal ends agentinit. And before
 	// the Go runtime has installed its handlers, the kernel drops a signal to PID 1, so that
 	// stopping the container takes its whole time limit. No code of this module can run earlier.
+	time.Local = program.LocalZone(os.LookupEnv("TZ"))
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()))
 }
 

@@ -261,7 +261,7 @@ func badTimezone(p programTable) []schema.Finding {
 	if strings.Contains(name, "${") {
 		return nil
 	}
-	if _, err := time.LoadLocation(name); err != nil {
+	if _, err := program.LoadZone(name); err != nil {
 		return one(valued(p.finding("is not a time zone: "+schema.Quote(name), `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
 	}
 	return nil

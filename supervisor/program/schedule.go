@@ -22,7 +22,7 @@ func ParseSchedule(schedule, timezone string) (Timetable, error) {
 	zone := time.Local
 	if timezone != "" {
 		var err error
-		if zone, err = time.LoadLocation(timezone); err != nil {
+		if zone, err = LoadZone(timezone); err != nil {
 			return Timetable{}, fmt.Errorf("timezone: %w", err)
 		}
 	}
