@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
@@ -64,8 +66,8 @@ type CopyOptions struct {
 
 // Copy is a copy of the box's state on its way into an archive.
 type Copy struct {
-	dir  string
-	list archiveList
+	place staged
+	list  archiveList
 }
 
 // Copy takes all snapshots before the first byte is written, so that a part that
@@ -77,19 +79,19 @@ func (s *State) Copy(ctx context.Context, o CopyOptions) (*Copy, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	dir, err := s.staging("backup")
+	place, err := s.staging("backup")
 	if err != nil {
 		return nil, err
 	}
-	c := &Copy{dir, archiveList{Format: format, Version: s.Version, Created: adapters.At(time.Now()), Skipped: skipped}}
-	if err := snapshots(ctx, parts, dir); err != nil {
+	c := &Copy{place, archiveList{Format: format, Version: s.Version, Created: adapters.At(time.Now()), Skipped: skipped}}
+	if err := snapshots(ctx, parts, place.dir); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
 // Close removes the copy.
-func (c *Copy) Close() error { return os.RemoveAll(c.dir) }
+func (c *Copy) Close() error { return c.place.Close() }
 
 // selected are the parts that the options choose.
 func (s *State) selected(o CopyOptions) (parts []Part, skipped []string, err error) {
@@ -112,21 +114,62 @@ func (s *State) selected(o CopyOptions) (parts []Part, skipped []string, err err
 	return parts, skipped, nil
 }
 
+// staged is a directory for a copy of the box's state.
+type staged struct {
+	name string   // that it was made with
+	dir  string   // the path to use: it leads to the directory whatever has taken its name
+	held *os.File // nil without root
+}
+
 // staging makes a directory for a copy of the box's state.
-func (s *State) staging(purpose string) (string, error) {
+func (s *State) staging(purpose string) (staged, error) {
 	home := cmp.Or(s.Staging, os.TempDir())
 	err := os.MkdirAll(home, 0o750)
 	if err == nil {
 		err = sweepStaging(home)
 	}
 	if err != nil {
-		return "", adapters.Unavailable(err, "cannot make a place for the copy")
+		return staged{}, adapters.Unavailable(err, "cannot make a place for the copy")
 	}
-	dir, err := os.MkdirTemp(home, stagingPrefix+purpose+"-")
+	name, err := os.MkdirTemp(home, stagingPrefix+purpose+"-")
 	if err != nil {
-		return "", adapters.Unavailable(err, "cannot prepare the copy in the workspace, which must be writable")
+		return staged{}, adapters.Unavailable(err, "cannot prepare the copy in the workspace, which must be writable")
 	}
-	return dir, nil
+	d, err := hold(name)
+	if err != nil {
+		return staged{}, adapters.Unavailable(errors.Join(err, os.Remove(name)), "cannot prepare the copy")
+	}
+	return d, nil
+}
+
+// hold opens a directory that was just made. If the workspace belongs to another user, that user can
+// put a symbolic link in its place, and root would write the copy, which has files of programs, where
+// the link leads.
+func hold(name string) (staged, error) {
+	if os.Geteuid() != 0 {
+		return staged{name: name, dir: name}, nil
+	}
+	f, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return staged{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Uid != 0 || st.Mode&0o777 != 0o700 {
+		return staged{}, errors.Join(fmt.Errorf("%s was replaced", name), err, f.Close())
+	}
+	return staged{name: name, dir: fmt.Sprintf("/proc/self/fd/%d/.", f.Fd()), held: f}, nil
+}
+
+// Close removes the directory. What has taken its name is not entered.
+func (d staged) Close() error {
+	if d.held == nil {
+		return os.RemoveAll(d.dir)
+	}
+	entries, err := os.ReadDir(d.dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(d.dir, e.Name())))
+	}
+	return errors.Join(err, os.Remove(d.name), d.held.Close())
 }
 
 const stagingPrefix = ".agentbox-staging-"
@@ -195,7 +238,7 @@ func snapshot(ctx context.Context, part Part, dir string) error {
 // Archive writes the copy as a tar, after a list of its files. File and directory
 // modes are kept; the owner will be the user that restores.
 func (c *Copy) Archive(ctx context.Context, w io.Writer) error {
-	dir, list := c.dir, c.list
+	dir, list := c.place.dir, c.list
 	var err error
 	if list.Files, err = listFiles(ctx, dir); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -157,4 +158,49 @@ func TestRestoresKeepStateUnderDifferentNames(t *testing.T) {
 			t.Errorf("both restores keep state under %s", stamps[0])
 		}
 	})
+}
+
+// The user of the workspace puts a link in place of the directory of the copy. Root writes the copy
+// nowhere else, and does not remove anything there.
+func TestACopyStaysInItsDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: others refuse nothing")
+	}
+	home, elsewhere := t.TempDir(), t.TempDir()
+	kept := filepath.Join(elsewhere, "kept")
+	if err := os.WriteFile(kept, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write := func(_ context.Context, dir string) error {
+		return os.WriteFile(filepath.Join(dir, "x"), []byte("x"), 0o600)
+	}
+	s := &State{Staging: home, Parts: []Part{{Name: "one", Snapshot: func(ctx context.Context, dir string) error {
+		made, err := filepath.Glob(filepath.Join(home, stagingPrefix+"*"))
+		if err != nil || len(made) != 1 {
+			t.Fatal(made, err)
+		}
+		return errors.Join(os.Rename(made[0], filepath.Join(home, "moved")), os.Symlink(elsewhere, made[0]), write(ctx, dir))
+	}}, {Name: "two", Snapshot: write}}}
+	c, err := s.Copy(t.Context(), CopyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := c.Archive(t.Context(), &archive); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"one/x", "two/x"} {
+		if !bytes.Contains(archive.Bytes(), []byte(name)) {
+			t.Errorf("the archive has no %s", name)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(elsewhere, "*")); err != nil || !slices.Equal(left, []string{kept}) {
+		t.Errorf("elsewhere: %v %v", left, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(home, "moved", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
 }

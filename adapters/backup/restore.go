@@ -69,11 +69,12 @@ func (s *State) Restore(ctx context.Context, archive io.Reader, o RestoreOptions
 	defer s.restoring.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	dir, err := s.staging("restore")
+	place, err := s.staging("restore")
 	if err != nil {
 		return Restored{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer place.Close()
+	dir := place.dir
 	list, err := unpack(ctx, archive, dir)
 	if err != nil {
 		return Restored{}, err
