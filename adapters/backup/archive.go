@@ -142,9 +142,9 @@ func (s *State) staging(purpose string) (staged, error) {
 	return d, nil
 }
 
-// hold opens a directory that was just made. If the workspace belongs to another user, that user can
-// put a symbolic link in its place, and root would write the copy, which has files of programs, where
-// the link leads.
+// hold opens a directory that was just made with mode 0700. If the workspace belongs to another user,
+// that user can put a symbolic link in its place, and root would write the copy, which has files of
+// programs, where the link leads.
 func hold(name string) (staged, error) {
 	if os.Geteuid() != 0 {
 		return staged{name: name, dir: name}, nil
@@ -169,7 +169,15 @@ func (d staged) Close() error {
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(d.dir, e.Name())))
 	}
-	return errors.Join(err, os.Remove(d.name), d.held.Close())
+	return errors.Join(err, os.Remove(d.name), d.release())
+}
+
+// release leaves the directory where it is.
+func (d staged) release() error {
+	if d.held == nil {
+		return nil
+	}
+	return d.held.Close()
 }
 
 const stagingPrefix = ".agentbox-staging-"

@@ -171,7 +171,7 @@ func stage(ctx context.Context, from, path, stamp string) (staged string, err er
 	case err != nil:
 		return "", err
 	case info.IsDir():
-		err = copyTree(ctx, from, staged)
+		err = stageTree(ctx, from, staged, info.Mode().Perm())
 	default:
 		err = copyFrom(ctx, func() (fs.File, error) { return os.Open(from) }, staged, info.Mode())
 	}
@@ -179,6 +179,17 @@ func stage(ctx context.Context, from, path, stamp string) (staged string, err er
 		return "", errors.Join(err, os.RemoveAll(staged))
 	}
 	return staged, nil
+}
+
+func stageTree(ctx context.Context, from, to string, mode fs.FileMode) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	place, err := hold(to)
+	if err != nil {
+		return err
+	}
+	return errors.Join(copyTree(ctx, from, place.dir), os.Chmod(place.dir, mode|0o700), place.release())
 }
 
 // swapIn puts staged at path in one step and keeps the old state under another name.

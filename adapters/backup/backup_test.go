@@ -204,3 +204,46 @@ func TestACopyStaysInItsDirectory(t *testing.T) {
 		t.Errorf("left: %v %v", left, err)
 	}
 }
+
+// meanwhile is a context that does something when it is asked for its error.
+type meanwhile struct {
+	context.Context
+	do func()
+}
+
+func (m meanwhile) Err() error {
+	m.do()
+	return m.Context.Err()
+}
+
+// The same for what a restore puts beside the state.
+func TestARestoredTreeStaysInItsDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: others refuse nothing")
+	}
+	from, home, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(from, "x"), nil, 0o600), os.Chmod(from, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	path, moved := filepath.Join(home, "tasks"), filepath.Join(home, "moved")
+	swapped := path + ".restoring-1"
+	ctx := meanwhile{t.Context(), func() {
+		if info, err := os.Lstat(swapped); err == nil && info.IsDir() {
+			if err := errors.Join(os.Rename(swapped, moved), os.Symlink(elsewhere, swapped)); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	if _, err := stage(ctx, from, path, "1"); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(elsewhere, "*")); err != nil || len(left) > 0 {
+		t.Errorf("elsewhere: %v %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(moved, "x")); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(moved); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("%v %v", info, err)
+	}
+}
