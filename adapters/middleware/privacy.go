@@ -96,7 +96,9 @@ func NewSidecar(port int) *Sidecar {
 		url: fmt.Sprintf("http://127.0.0.1:%d/redact", port),
 		client: &http.Client{
 			// Private text must go only to this port: no proxy, no redirect.
-			Transport:     &http.Transport{MaxIdleConnsPerHost: redactParallel, IdleConnTimeout: time.Minute},
+			Transport: &http.Transport{
+				MaxIdleConnsPerHost: redactParallel, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
+			},
 			CheckRedirect: outbound.NoRedirect,
 		},
 	}
