@@ -129,6 +129,21 @@ var countCases = []struct {
 	{"no port at all", "[supervisor]\nlisten = '127.0.0.1'\nmetrics_listen = '::1:80'", 2, 0},
 }
 
+// TestNoNumbersAtIntegers is apart from countCases: JSON knows neither infinity nor NaN.
+func TestNoNumbersAtIntegers(t *testing.T) {
+	for text, want := range map[string]int{
+		"[sovereign_mesh.relay]\nretention_days = inf":                  1, // not out of range
+		"[sovereign_mesh.relay]\nretention_days = -inf":                 2,
+		"[sovereign_mesh.relay]\nretention_days = nan":                  2,
+		"[observability]\nmetrics_port = inf":                           2,
+		"[[security.exceptions.gpu-cuda.device_requests]]\ncount = nan": 1, // there is no range
+	} {
+		if _, _, findings := load(t, text); len(findings) != want {
+			t.Errorf("%s: %d findings, want %d: %v", text, len(findings), want, findings)
+		}
+	}
+}
+
 func TestCountsOfE016(t *testing.T) {
 	s := compiled(t)
 	for _, c := range countCases {

@@ -199,15 +199,18 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 
 // checkFloatRange checks the range of a float at an integer key.
 func (v *validator) checkFloatRange(s *shape, value any, m *mark) {
-	if f, ok := value.(float64); ok && s.kinds&kInteger != 0 {
+	if f, ok := value.(float64); ok && s.kinds&kInteger != 0 && s.outside(f) {
 		v.checkRange(s, f, value, m)
 	}
 }
 
+// outside says whether n breaks a bound. NaN breaks every one.
+func (s *shape) outside(n float64) bool {
+	return s.min != nil && !(n >= float64(*s.min)) || s.max != nil && !(n <= float64(*s.max))
+}
+
 func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
-	low := s.min != nil && n < float64(*s.min)
-	high := s.max != nil && n > float64(*s.max)
-	if !low && !high && !math.IsNaN(n) && !math.IsInf(n, 0) {
+	if !s.outside(n) && !math.IsNaN(n) && !math.IsInf(n, 0) {
 		return
 	}
 	want := "a finite number"
