@@ -308,8 +308,7 @@ func (b *builder) declared(resolved *plan.Plan) {
 	// Engines refuse two mounts at one path. A volume is written for this box, and takes precedence
 	// over a tmpfs.
 	b.box.Security.Effective.Tmpfs = slices.DeleteFunc(slices.Clone(b.box.Security.Effective.Tmpfs), func(t string) bool {
-		path, _, _ := strings.Cut(t, ":")
-		return slices.ContainsFunc(b.box.Mounts, func(m Mount) bool { return m.Target == path })
+		return slices.ContainsFunc(b.box.Mounts, func(m Mount) bool { return m.Target == hardening.TmpfsPath(t) })
 	})
 	if b.box.Profile == "none" && slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
 		return p.User != "" || p.Group != "" || len(p.Groups) > 0
@@ -348,7 +347,7 @@ func (b *builder) writable(dir string) bool {
 		if i := slices.IndexFunc(b.box.Mounts, func(m Mount) bool { return m.Target == dir }); i >= 0 {
 			return !b.box.Mounts[i].ReadOnly
 		}
-		if slices.ContainsFunc(b.box.Security.Effective.Tmpfs, func(t string) bool { at, _, _ := strings.Cut(t, ":"); return at == dir }) {
+		if slices.ContainsFunc(b.box.Security.Effective.Tmpfs, func(t string) bool { return hardening.TmpfsPath(t) == dir }) {
 			return true
 		}
 	}
@@ -357,7 +356,7 @@ func (b *builder) writable(dir string) bool {
 
 // withTmpfs adds a tmpfs unless the list has one at this path, because engines refuse two.
 func withTmpfs(have []string, dir string) []string {
-	if slices.ContainsFunc(have, func(t string) bool { path, _, _ := strings.Cut(t, ":"); return path == dir }) {
+	if slices.ContainsFunc(have, func(t string) bool { return hardening.TmpfsPath(t) == dir }) {
 		return have
 	}
 	return append(slices.Clone(have), dir+":mode=1777,size=64M")

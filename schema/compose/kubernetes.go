@@ -392,8 +392,8 @@ func (w *cluster) volumeMounts() []any {
 		list = append(list, v)
 	}
 	for _, t := range w.Security.Effective.Tmpfs {
-		path, _, _ := strings.Cut(t, ":")
-		list = append(list, mapping{{"name", w.tmpfsName(path)}, {"mountPath", path}})
+		at := hardening.TmpfsPath(t)
+		list = append(list, mapping{{"name", w.tmpfsName(at)}, {"mountPath", at}})
 	}
 	return list
 }
@@ -405,7 +405,7 @@ var sizeOption = sync.OnceValue(func() *regexp.Regexp {
 func (w *cluster) volumes() []any {
 	list := []any{mapping{{"name", manifestVolume}, {"configMap", mapping{{"name", w.k.Name}}}}}
 	for _, t := range w.Security.Effective.Tmpfs {
-		path, options, _ := strings.Cut(t, ":")
+		_, options, _ := strings.Cut(t, ":")
 		dir := mapping{{"medium", "Memory"}}
 		if m := sizeOption().FindStringSubmatch(options); m != nil {
 			size := m[1]
@@ -414,7 +414,7 @@ func (w *cluster) volumes() []any {
 			}
 			dir.add("sizeLimit", size)
 		}
-		list = append(list, mapping{{"name", w.tmpfsName(path)}, {"emptyDir", dir}})
+		list = append(list, mapping{{"name", w.tmpfsName(hardening.TmpfsPath(t))}, {"emptyDir", dir}})
 	}
 	return list
 }

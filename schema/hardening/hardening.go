@@ -8,7 +8,9 @@ package hardening
 import (
 	"cmp"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
@@ -147,7 +149,7 @@ func requests(in []schema.DeviceRequest) []catalog.DeviceRequest {
 // Security options are merged elsewhere.
 func union(a, b Profile) Profile {
 	a.CapAdd = Union(a.CapAdd, b.CapAdd)
-	a.Tmpfs = Union(a.Tmpfs, b.Tmpfs)
+	a.Tmpfs = uniteTmpfs(a.Tmpfs, b.Tmpfs)
 	a.WritableVolumes = Union(a.WritableVolumes, b.WritableVolumes)
 	a.Devices = Union(a.Devices, b.Devices)
 	a.GroupAdd = Union(a.GroupAdd, b.GroupAdd)
@@ -162,6 +164,27 @@ func Union(a, b []string) []string {
 	for _, s := range b {
 		if !slices.Contains(out, s) {
 			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// TmpfsPath is the mount point of a tmpfs such as "/tmp:mode=1777,size=64M".
+func TmpfsPath(tmpfs string) string {
+	at, _, _ := strings.Cut(tmpfs, ":")
+	return path.Clean(at)
+}
+
+// uniteTmpfs is Union by mount point, because engines refuse two mounts at one. Options of b
+// replace those of a.
+func uniteTmpfs(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, t := range b {
+		i := slices.IndexFunc(out, func(have string) bool { return TmpfsPath(have) == TmpfsPath(t) })
+		if i < 0 {
+			out = append(out, t)
+		} else if strings.Contains(t, ":") {
+			out[i] = t
 		}
 	}
 	return out
