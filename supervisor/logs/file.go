@@ -38,6 +38,7 @@ type fileSink struct {
 	kind    Stream                     // Stderr for a file of stderr only; guarded by Plane.mu
 	current atomic.Pointer[generation] // the same as gen, for readers
 	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu, changed by the queue's goroutine
+	fresh   []*generation              // rotated files with text of parts; guarded as queued
 
 	wantReopen, wantClose atomic.Bool
 	failure               atomic.Pointer[error] // why the last attempt to write failed; nil if it did not
@@ -188,7 +189,28 @@ func (f *fileSink) noteQueued(pieces []piece) {
 			}
 		}
 	}
+	f.noted()
+}
+
+// noted ends a batch: readers can find out which ring has the text in parts.
+func (f *fileSink) noted() {
 	f.parts = f.parts[:0]
+	if len(f.fresh) > 0 {
+		f.plane.mu.Lock()
+		defer f.plane.mu.Unlock()
+		f.fresh = nil
+	}
+}
+
+// noteFresh tells readers, before the current file is rotated, that no ring refers to its newest text
+// yet. Otherwise they would take that text for older than all text in the rings, and get it twice.
+func (f *fileSink) noteFresh() {
+	if n := len(f.parts); n == 0 || f.parts[n-1].gen != f.gen {
+		return
+	}
+	f.plane.mu.Lock()
+	defer f.plane.mu.Unlock()
+	f.fresh = append(f.fresh, f.gen)
 }
 
 // noteFile lets readers find out, even after the file was rotated, which of its lines a ring has as
@@ -295,6 +317,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 			cut = rotationCut(b, limit-f.size, f.lineStart || endless, f.size == 0)
 		}
 		if cut == 0 {
+			f.noteFresh()
 			if err := f.rotate(); err != nil {
 				return b, err
 			}

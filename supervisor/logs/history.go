@@ -120,8 +120,10 @@ func (p *Plane) covered() map[string][]*covered {
 		for _, gen := range f.queued {
 			byGeneration[gen] = nil
 		}
-		if gen := f.current.Load(); gen != nil {
-			limits[gen], byGeneration[gen] = max(gen.inherited, gen.recorded.Load()), nil
+		for _, gen := range append(f.fresh[:len(f.fresh):len(f.fresh)], f.current.Load()) {
+			if gen != nil {
+				limits[gen], byGeneration[gen] = max(gen.inherited, gen.recorded.Load()), nil
+			}
 		}
 	}
 	p.mu.Unlock()

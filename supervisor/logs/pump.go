@@ -242,6 +242,7 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 		f.noteQueued([]piece{stored})
 	} else {
 		stored = s.record(f.parts, blk, rest, now)
+		f.noted()
 	}
 	f.judge(err)
 	if len(rest) > 0 {

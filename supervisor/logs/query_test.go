@@ -215,6 +215,30 @@ func TestRotationWhileFilesAreRead(t *testing.T) {
 	}
 }
 
+// One batch fills several files. Until the rings know its lines, a reader must not take those of the files
+// that are rotated already for old ones.
+func TestReadingWhileABatchRotates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	if err := os.WriteFile(path, []byte("earlier\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 30, Backups: -1}, "now\n")
+	settle(t, p)
+	f := p.files[path]
+	if rest, err := f.deliver([]byte(strings.Repeat("newer\n", 20))); err != nil || len(rest) > 0 {
+		t.Fatal(err, len(rest))
+	}
+	if got, want := texts(all(p, Query{Files: true})), []string{"earlier", "now"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	f.noted()
+	f.close()
+	if len(f.fresh) > 0 {
+		t.Error("the sink holds files of an earlier batch")
+	}
+}
+
 // An apply gives the program another log file. The rings forget the lines in the former one, which stays.
 func TestReadingAFormerFile(t *testing.T) {
 	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {
