@@ -449,14 +449,14 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 		if f.gen != nil {
 			f.gen.retire("") // a tool has moved it away or truncated it while it was closed
 		}
-		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
+		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size, number: f.plane.born.Add(1)}, true, 0
 		f.known = false
 	}
-	f.current.Store(f.gen)
-	f.schedule(begun(file, info))
 	f.gen.mu.Lock()
 	f.gen.file, f.gen.path = file, f.path
 	f.gen.mu.Unlock()
+	f.current.Store(f.gen)
+	f.schedule(begun(file, info))
 }
 
 // remembered finds the generation of a path whose sink was forgotten meanwhile; nil if no ring refers to

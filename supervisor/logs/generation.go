@@ -24,6 +24,8 @@ type generation struct {
 	path string       // where to find the file if file is nil; "" if that is unknown
 	ino  uint64
 
+	number uint64 // counts the generations of the plane
+
 	recorded atomic.Int64 // the end of the newest text that a ring has had
 
 	inherited int64  // bytes that were in the file when it was first opened

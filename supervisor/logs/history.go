@@ -75,13 +75,13 @@ func (r *reader) gaps() []*gapSource {
 	}
 	listed, failed := make([][]archived, len(sinks)), make([]error, len(sinks))
 	for i, f := range sinks {
-		listed[i], failed[i] = f.archive.list()
+		listed[i], failed[i] = f.archive.listForReader(f.options.Load())
 	}
-	known := r.plane.covered()
+	known, current := r.plane.covered()
 	forgot := r.plane.forgotten()
 	var all []*gapSource
 	for i, f := range sinks {
-		files := f.logFiles(listed[i], known[f.path], &r.query)
+		files := f.logFiles(listed[i], known[f.path], current[f], &r.query)
 		for i := range files {
 			files[i].alone = !slices.ContainsFunc(files[i].spans, func(s span) bool { return s.end > s.off })
 		}
@@ -110,17 +110,20 @@ type covered struct {
 
 // covered collects, by the path of the log, what all rings have of its files. That is the text that the
 // rings refer to in a file, and the text that was written to the file from memory and is still in
-// memory.
-func (p *Plane) covered() map[string][]*covered {
+// memory. current are the current files before that.
+func (p *Plane) covered() (known map[string][]*covered, current map[*fileSink]*generation) {
 	// First, because the rings then have all lines up to there, except those that they have forgotten.
 	limits := map[*generation]int64{}
 	byGeneration := map[*generation][]span{}
+	current = map[*fileSink]*generation{}
 	p.mu.Lock()
+	newest := p.born.Load()
 	for _, f := range p.files {
 		for _, gen := range f.queued {
 			byGeneration[gen] = nil
 		}
-		for _, gen := range append(f.fresh[:len(f.fresh):len(f.fresh)], f.current.Load()) {
+		current[f] = f.current.Load()
+		for _, gen := range append(f.fresh[:len(f.fresh):len(f.fresh)], current[f]) {
 			if gen != nil {
 				limits[gen], byGeneration[gen] = max(gen.inherited, gen.recorded.Load()), nil
 			}
@@ -139,7 +142,7 @@ func (p *Plane) covered() map[string][]*covered {
 			}
 		}
 	}
-	all := map[string][]*covered{}
+	known = map[string][]*covered{}
 	for gen, spans := range byGeneration {
 		gen.mu.RLock()
 		c := &covered{gen: gen, path: gen.path}
@@ -152,26 +155,26 @@ func (p *Plane) covered() map[string][]*covered {
 		gen.mu.RUnlock()
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
 		log, isOld := rotated.Log(c.path)
-		limit, known := limits[gen]
+		limit, limited := limits[gen]
 		switch c.spans = spans; {
-		case known:
+		case limited:
 			c.limit = limit
-		case isOld:
+		case isOld && gen.number <= newest:
 			c.limit = math.MaxInt64
-		default: // it has become the current file just now
+		default: // it has become the current file just now, and may be rotated already
 			for _, s := range spans {
 				c.limit = max(c.limit, s.end)
 			}
 		}
-		all[log] = append(all[log], c)
+		known[log] = append(known[log], c)
 	}
-	return all
+	return known, current
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
 // lines since the times of the query. listed are the rotated files that the directory had before known
-// was collected.
-func (f *fileSink) logFiles(listed []archived, known []*covered, q *Query) []logFile {
+// was collected; current was the current file then.
+func (f *fileSink) logFiles(listed []archived, known []*covered, current *generation, q *Query) []logFile {
 	first := f.archive.first.Load()
 	byPath := map[string]*covered{}
 	for _, c := range known {
@@ -195,6 +198,9 @@ func (f *fileSink) logFiles(listed []archived, known []*covered, q *Query) []log
 		}
 		c := byPath[path]
 		ours := c != nil || first != nil && !a.ended.Before(*first)
+		if ours && f.options.Load().Backups == 0 {
+			continue // it is about to be removed, and the rings have its text
+		}
 		if !a.ended.Before(q.Since) && (ours || !a.ended.Before(q.Resume)) {
 			file := logFile{path: path, ended: a.ended, size: math.MaxInt64}
 			if c != nil {
@@ -212,13 +218,20 @@ func (f *fileSink) logFiles(listed []archived, known []*covered, q *Query) []log
 		if c.limit > c.gen.inherited || len(files) > 0 || !file.ended.Before(q.Resume) {
 			files = append(files, file)
 		}
-	} else if err == nil && info.Mode().IsRegular() {
+	} else if err == nil && info.Mode().IsRegular() && f.isForeign(info, current) {
 		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
 		if len(files) > 0 || !file.ended.Before(q.Resume) {
 			files = append(files, file)
 		}
 	}
 	return files
+}
+
+// isForeign tells whether the file at the sink's path, which covered did not find there, is of an earlier
+// agentinit or of a tool. It may also be the file that was current then and is about to be renamed, or one
+// that the sink has begun since, whose text is newer than all that the reader has of the rings.
+func (f *fileSink) isForeign(info os.FileInfo, current *generation) bool {
+	return f.current.Load() == current && (current == nil || current.ino != inode(info))
 }
 
 // open opens the file where it is now: the current file may have been rotated since the reader began,

@@ -68,6 +68,7 @@ type Plane struct {
 	follow  followers
 	secrets atomic.Pointer[redactor]
 	made    atomic.Uint64 // how often a programLog was made
+	born    atomic.Uint64 // how many generations there have been
 	ended   chan struct{} // closed; Capture.Done of captures that have ended
 
 	fileHold  time.Duration // fileHold, but for tests

@@ -239,6 +239,67 @@ func TestReadingWhileABatchRotates(t *testing.T) {
 	}
 }
 
+// The sink has announced the new name of the current file, and has not renamed it yet. The file has text
+// that the rings do not know.
+func TestReadingBeforeTheRename(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, Backups: -1}, "now\n")
+	settle(t, p)
+	f := p.files[path]
+	if rest, err := f.deliver([]byte("newer\n")); err != nil || len(rest) > 0 {
+		t.Fatal(err, len(rest))
+	}
+	f.noteFresh()
+	f.gen.leave(path + "." + time.Now().UTC().Format(rotated.Layout))
+	if got, want := texts(all(p, Query{Files: true})), []string{"now"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	f.noted()
+	f.close()
+}
+
+// A file was rotated, and will be removed: the program keeps none. The rings have its newest text.
+func TestReadingBeforeTheRemoval(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 10}, "one\ntwo\nthree\nfour\n")
+	settle(t, p)
+	old := path + "." + time.Now().Add(time.Hour).UTC().Format(rotated.Layout)
+	if err := os.WriteFile(old, []byte("three\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := texts(all(p, Query{Files: true})), []string{"one", "two", "three", "four"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// While the files of a directory are listed, one is compressed: the name that the directory had before is
+// not there any more.
+func TestListWhileAFileIsCompressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir() + "/"
+		base := "web.log." + time.Now().UTC().Format(rotated.Layout)
+		if err := os.WriteFile(dir+base+".gz", []byte("old\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := &reading{rotated: map[string][]string{"web.log": {base}}, done: make(chan struct{})}
+		a := &archive{path: dir + "web.log", listings: &listings{next: map[string]*reading{dir: before}}}
+		var files []archived
+		var err error
+		go func() { files, err = a.listForReader(&Options{Compress: CompressGzip}) }()
+		synctest.Wait()
+		a.listings.mu.Lock()
+		delete(a.listings.next, dir)
+		a.listings.mu.Unlock()
+		close(before.done)
+		synctest.Wait()
+		if err != nil || len(files) != 1 || files[0].path != dir+base+".gz" {
+			t.Errorf("got %+v, %v", files, err)
+		}
+	})
+}
+
 // An apply gives the program another log file. The rings forget the lines in the former one, which stays.
 func TestReadingAFormerFile(t *testing.T) {
 	for name, rate := range map[string]Rate{"pump": {}, "queue": {Lines: 1e9, Interval: time.Hour}} {

@@ -282,6 +282,17 @@ func (a *archive) list() ([]archived, error) {
 	return files, err
 }
 
+// listForReader is list while files are being compressed: one that gets its new name meanwhile can be
+// missing in a list under both names, but not in the next list too. Others may be there twice.
+func (a *archive) listForReader(o *Options) ([]archived, error) {
+	files, err := a.list()
+	if o.Compress != CompressNone {
+		again, failed := a.list()
+		files, err = append(files, again...), cmp.Or(err, failed)
+	}
+	return files, err
+}
+
 // prune removes the oldest files that the limits for number, age or total size do not allow.
 func prune(files []archived, o *Options, size int64, now time.Time) (kept []archived, err error) {
 	// The current file may still grow to its limit. What is left for the rotated files goes to the newest
