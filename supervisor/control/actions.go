@@ -241,7 +241,7 @@ func overdue(err error, p supervisor.Status) *api.Error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return about(api.CodeTimeout, p, "%s: still %s: %s", p.Name, p.Shown(), reasonOf(p))
 	}
-	return about(api.CodeConflict, p, "%s: the wait was broken off", p.Name)
+	return about(api.CodeShuttingDown, p, "%s: agentinit is shutting down; it is %s: %s", p.Name, p.Shown(), reasonOf(p))
 }
 
 // results is the answer, with the programs as they are now.

@@ -534,6 +534,53 @@ func TestWaitTimesOutWithTheReason(t *testing.T) {
 	code(t, err, api.CodeTimeout)
 }
 
+// TestWaitsEndWithTheServer: a client that waits when agentinit ends is told so, and is not left with
+// an empty answer.
+func TestWaitsEndWithTheServer(t *testing.T) {
+	for name, wait := range map[string]func(c *api.Client) error{
+		"a program": func(c *api.Client) error {
+			_, err := c.Wait(context.Background(), api.WaitQuery{Names: []string{"slow"}, For: api.ForReady})
+			return err
+		},
+		"the box": func(c *api.Client) error {
+			_, err := c.Wait(context.Background(), api.WaitQuery{For: api.ForReady})
+			return err
+		},
+		"a start": func(c *api.Client) error {
+			r, err := c.Start(context.Background(), api.ActionRequest{Names: []string{"slow"}})
+			if err != nil {
+				return err
+			}
+			return r.Results[0].Error
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := controltest.New(stoppedProgram("slow"))
+			b.Hold = []string{"slow"}
+			b.SetReadiness(api.Readiness{Missing: []api.Requirement{{ID: "program:slow", Reason: "STOPPED"}}})
+			arrived := make(chan struct{})
+			cfg := own(b)
+			cfg.Wrap = func(h http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					close(arrived)
+					h.ServeHTTP(w, r)
+				})
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			path := socketPath(t)
+			s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
+			must(t, err)
+			served, ended := make(chan error, 1), make(chan error, 1)
+			go func() { served <- control.New(cfg).Serve(ctx, s) }()
+			go func() { ended <- wait(api.NewClient(path)) }()
+			<-arrived
+			cancel()
+			code(t, <-ended, api.CodeShuttingDown)
+			must(t, <-served)
+		})
+	}
+}
+
 func TestRollingStopsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	b := controltest.New(controltest.Program("a"), controltest.Program("b"), controltest.Program("c"))
 	b.Fails = []string{"b"}

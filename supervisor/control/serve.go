@@ -95,7 +95,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 	v, err := rt.reply(s, r)
-	if r.Context().Err() != nil {
+	if r.Context().Err() != nil && !serverEnding(r.Context()) {
 		return // the peer has disconnected
 	}
 	if err != nil {

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -91,9 +93,17 @@ func (s *Server) waitBox(ctx context.Context, w *watch) (any, error) {
 			return api.WaitResult{For: api.ForReady, Box: true}, nil
 		}
 		if err := w.next(ctx); err != nil {
-			return nil, api.Errorf(api.CodeTimeout, "the box is not ready: %s", missing(report))
+			return nil, api.Errorf(endOfWait(err), "the box is not ready: %s", missing(report))
 		}
 	}
+}
+
+// endOfWait is the code of a wait that err has ended: its time is over, or agentinit ends.
+func endOfWait(err error) api.Code {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return api.CodeTimeout
+	}
+	return api.CodeShuttingDown
 }
 
 // missing says what a box that is not ready lacks: the reason in the report, and the requirements
@@ -133,8 +143,13 @@ func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) 
 		if open == nil {
 			return api.WaitResult{For: req.For, Programs: toPrograms(programs)}, nil
 		}
-		if w.next(ctx) != nil {
-			return nil, about(api.CodeTimeout, *open, "%s is not %s: it is %s%s", open.Name, req.For, open.Shown(), because(*open))
+		if err := w.next(ctx); err != nil {
+			text := fmt.Sprintf("%s is not %s: it is %s%s", open.Name, req.For, open.Shown(), because(*open))
+			code := endOfWait(err)
+			if code == api.CodeShuttingDown {
+				text = "agentinit is shutting down; " + text
+			}
+			return nil, about(code, *open, "%s", text)
 		}
 	}
 }
