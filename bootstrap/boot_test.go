@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -702,17 +703,25 @@ func TestProgramsAreToldOfAnotherSocket(t *testing.T) {
 	}
 }
 
-// The termination report holds the reason alone, so the reason must name a finding.
-func TestTheReasonNamesTheFirstError(t *testing.T) {
-	for manifest, want := range map[string]string{
-		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n":              ":3:1: unknown key programs.a.restrat",
-		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n[nosuch]\n":    "has 2 errors, the first: E016 ",
-		"[programs.a]\ncommand = \"%(X)s\"\nneeds = [\"nosuch\"]\n": "has 1 error, the first: E123 ", // after a warning
+// The summary names the first error, and the termination report all of them, each once.
+func TestTheReasonNamesTheErrors(t *testing.T) {
+	for manifest, want := range map[string]struct {
+		summary string
+		codes   []string
+	}{
+		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n":              {"has 1 error: E016 ", []string{"E016"}},
+		"[programs.a]\ncommand = \"x\"\nrestrat = 1\n[nosuch]\n":    {"has 2 errors, the first: E016 ", []string{"E016", "E016"}},
+		"[programs.a]\ncommand = \"%(X)s\"\nneeds = [\"nosuch\"]\n": {"has 1 error: E123 ", []string{"E123"}}, // after a warning
+		"[programs.a\n": {"has 1 error: E000 ", []string{"E000"}},
 	} {
 		var f *Failure
 		err := newBootRig(t, testRoots(t), manifest).boot(t)
-		if !errors.As(err, &f) || !strings.Contains(f.Reason, want) {
-			t.Errorf("no %q in the reason of %v", want, err)
+		if !errors.As(err, &f) || !strings.Contains(f.Summary(), want.summary) {
+			t.Errorf("no %q in the summary of %v", want.summary, err)
+			continue
+		}
+		if codes := regexp.MustCompile(`\b[EW]\d{3}\b`).FindAllString(f.Error(), -1); !slices.Equal(codes, want.codes) {
+			t.Errorf("%q names %q, want %q", f.Error(), codes, want.codes)
 		}
 	}
 }

@@ -63,17 +63,23 @@ type Failure struct {
 
 // Error is the reason on one line.
 func (f *Failure) Error() string {
+	cause := f.Err
+	if findings, ok := errors.AsType[Findings](f.Err); ok {
+		cause = findings.errors() // a report has no room for warnings
+	}
 	text := f.Reason
-	if f.Err != nil {
-		text += ": " + f.Err.Error()
+	if cause != nil {
+		text += ": " + cause.Error()
 	}
 	return text
 }
 
-// Summary is Error without the findings of a manifest, which are reported separately.
+// Summary is Error with only the first error of a manifest. All are reported separately.
 func (f *Failure) Summary() string {
-	if _, ok := errors.AsType[Findings](f.Err); ok {
-		return f.Reason
+	if findings, ok := errors.AsType[Findings](f.Err); ok {
+		if errs := findings.errors(); len(errs) > 1 {
+			return f.Reason + ", the first: " + errs[0].Error()
+		}
 	}
 	return f.Error()
 }

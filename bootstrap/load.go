@@ -35,6 +35,11 @@ func (f Findings) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// errors are the findings that refuse the manifest.
+func (f Findings) errors() Findings {
+	return slices.DeleteFunc(slices.Clone(f), func(one schema.Finding) bool { return one.Severity != schema.Error })
+}
+
 // Loaded is a manifest with everything derived from it. It is immutable.
 type Loaded struct {
 	Manifest *schema.Manifest
@@ -293,12 +298,7 @@ func manifestFailure(path string, err error) *Failure {
 	if !errors.As(err, &findings) {
 		return fail(ExitManifest, err, "cannot use the manifest %s", path)
 	}
-	errs := slices.DeleteFunc(slices.Clone(findings), func(f schema.Finding) bool { return f.Severity != schema.Error })
-	text := fmt.Sprintf("the manifest %s has %s", path, plural.Of(len(errs), "error"))
-	if len(errs) > 0 { // the termination report holds this text alone
-		text += ", the first: " + errs[0].Error()
-	}
-	return fail(ExitManifest, findings, "%s", text)
+	return fail(ExitManifest, findings, "the manifest %s has %s", path, plural.Of(len(findings.errors()), "error"))
 }
 
 // refused returns the Failure in err, with its own exit status, or else a failure with
