@@ -45,8 +45,8 @@ limits, last changes and last output.
 -o jsonpath takes a template as that of kubectl: -o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
 
 Exit status 3: a program that you asked about is not running. A oneshot that has
-completed and a schedule between two runs count as running; a program that is
-STARTING or in BACKOFF does not.`,
+completed and a schedule before, in and after a run count as running; other
+programs that are STARTING, and all in BACKOFF, do not.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if f.kind, f.format, err = parseFormat(output); err != nil {

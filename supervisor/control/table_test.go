@@ -51,7 +51,7 @@ func TestText(t *testing.T) {
 	const head, web = "NAME  STATE    PID    FOR   CPU  MEMORY  RESTARTS  INFO\n", `web   RUNNING  103  3m12s  1.5s    4.0K         0  \x1b[2J` + "\n"
 	for query, want := range map[string]struct{ running, text string }{
 		"text=true": {"false", head + "db    RUNNING  102  3m12s  1.5s    4.0K         0\n" + web +
-			"idle  STOPPED    -  3m12s  1.5s    4.0K         0  not started yet\n"},
+			"idle  STOPPED    -  3m12s  1.5s       -         0  not started yet\n"},
 		"text=true&name=web":            {"true", head + web},
 		"text=true&table=true&name=web": {"true", head + web},
 	} {

@@ -291,8 +291,8 @@ A service that has ended as expected is EXITED, and so is a schedule whose lates
 with COMPLETED, and ~reason~ says that a schedule waits or is paused. ~agentctl status --json~ and ~GET /v1/programs~ have both: ~state~ is
 the state, ~shown~ the word. ~shown~ is absent if ~agentctl status~ shows the state itself.
 
-~agentctl status~ exits 0 for COMPLETED and SCHEDULED, as for RUNNING, and 3 for PAUSED. For a schedule whose latest run has failed,
-it exits 0 too, because the next run comes.
+~agentctl status~ exits 0 for COMPLETED and SCHEDULED, as for RUNNING, and 3 for PAUSED. It exits 0 too for a schedule whose run goes on
+(STARTING), and for one whose latest run has failed, because the next run comes.
 `, "~", "`")
 
 func document() string {

@@ -37,14 +37,27 @@ func (p Program) Memory() int64 {
 	if p.Usage == nil {
 		return -1
 	}
-	return p.Usage.MemoryBytes
+	return p.living().MemoryBytes
+}
+
+// living is what the processes use. A reading can be older than the end of the program, which then
+// has no processes any more.
+func (p Program) living() api.ProgramUsage {
+	switch p.State {
+	case program.Stopped.String(), exited, program.Fatal.String():
+		return api.ProgramUsage{}
+	}
+	if p.Usage == nil {
+		return api.ProgramUsage{}
+	}
+	return *p.Usage
 }
 
 // The states that several functions compare with.
-var running, backoff = program.Running.String(), program.Backoff.String()
+var running, backoff, exited = program.Running.String(), program.Backoff.String(), program.Exited.String()
 
 // AllRunning tells whether each program is running. A oneshot that has completed and a schedule
-// between two runs count as running.
+// before, in and after a run count as running.
 func AllRunning(programs []Program) bool {
 	for _, p := range programs {
 		if !runs(p) {
@@ -58,7 +71,9 @@ func runs(p Program) bool {
 	switch p.Display() {
 	case running, program.ShownCompleted, program.ShownScheduled:
 		return true
-	case program.Exited.String(): // the latest run of a schedule has failed, but its next run will come
+	case program.Starting.String(): // a schedule is never RUNNING: its run goes on
+		return p.Schedule != nil
+	case exited: // the latest run of a schedule has failed, but its next run will come
 		return p.Schedule != nil && p.PID == 0
 	}
 	return false
@@ -96,10 +111,7 @@ func Table(programs []Program, now time.Time, wide bool, t table.Terminal) strin
 }
 
 func wideCells(p Program) []table.Cell {
-	usage := api.ProgramUsage{}
-	if p.Usage != nil {
-		usage = *p.Usage
-	}
+	usage := p.living()
 	exit := "-"
 	if p.LastExit != nil {
 		exit = p.LastExit.String()

@@ -12,11 +12,11 @@ func TestAllRunning(t *testing.T) {
 	for want, programs := range map[bool][]api.Program{
 		true: {
 			{State: "RUNNING"}, {State: "EXITED", Shown: "COMPLETED"}, {State: "STOPPED", Shown: "SCHEDULED"},
-			{State: "EXITED", Schedule: &api.Schedule{}},
+			{State: "EXITED", Schedule: &api.Schedule{}}, {State: "STARTING", PID: 7, Schedule: &api.Schedule{}},
 		},
 		false: {
 			{State: "STARTING"}, {State: "STOPPED"}, {State: "BACKOFF"}, {State: "FATAL"}, {State: "EXITED"},
-			{State: "STOPPED", Shown: "PAUSED"}, {State: "EXITED", PID: 7, Schedule: &api.Schedule{}},
+			{State: "STOPPED", Shown: "PAUSED"}, {State: "BACKOFF", Schedule: &api.Schedule{}}, {State: "EXITED", PID: 7, Schedule: &api.Schedule{}},
 		},
 	} {
 		for _, p := range programs {
@@ -27,6 +27,16 @@ func TestAllRunning(t *testing.T) {
 	}
 	if !AllRunning(nil) {
 		t.Error("no program: false")
+	}
+}
+
+// TestAProgramAtRestUsesNoMemory: its usage can have been read before it ended.
+func TestAProgramAtRestUsesNoMemory(t *testing.T) {
+	for state, want := range map[string]int64{"STOPPED": 0, "EXITED": 0, "FATAL": 0, "RUNNING": 4096, "STOPPING": 4096, "BACKOFF": 4096} {
+		p := Program{Program: api.Program{State: state, Usage: &api.ProgramUsage{CPUSeconds: 75, MemoryBytes: 4096}}}
+		if p.Memory() != want || p.CPU() != 75 {
+			t.Errorf("%s: memory %d, CPU %v", state, p.Memory(), p.CPU())
+		}
 	}
 }
 
