@@ -367,7 +367,10 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 func (s *Supervisor) awaitReturns(awaited []expectation) error {
 	begin := time.Now()
 	for _, x := range awaited {
-		if err := s.awaitReturn(begin, x); err != nil {
+		switch err := s.awaitReturn(begin, x); {
+		case errors.Is(err, ErrDone):
+			return err
+		case err != nil:
 			return fmt.Errorf("required %w", err)
 		}
 	}

@@ -368,6 +368,28 @@ func TestApplyDuringShutdownIsRefused(t *testing.T) {
 	})
 }
 
+// The box may end while an apply waits for a required program. The error is then about the box.
+func TestApplyEndsWithTheBox(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["p"] = 0
+		b.boot(Config{}, spec("p", required, notify))
+		b.pass(time.Second)
+		b.p.after["p"] = time.Hour
+		done := make(chan error)
+		go func() {
+			_, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("p", required, notify, argv("new"))})
+			done <- err
+		}()
+		b.pass(time.Second)
+		b.sup.Shutdown("x")
+		err := <-done
+		// Whether the apply sees the end of the program or that of the supervisor first is open.
+		if err == nil || err.Error() != ErrDone.Error() && !strings.HasPrefix(err.Error(), "required program p is STOPPED") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
 // If a removed program is added again at once, its new run starts only after the old one is
 // forgotten. Otherwise its output and readiness would be forgotten with the old one.
 func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
