@@ -3,6 +3,7 @@ package program
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +74,36 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 		}
 		return cron.Every(d), true, nil
 	}
-	table, err = cron.ParseStandard(schedule)
+	table, err = cron.ParseStandard(withSunday(schedule))
 	return table, false, err
+}
+
+// withSunday writes the weekday 7 as 0: in cron both are Sunday, and the parser knows only 0.
+func withSunday(schedule string) string {
+	fields := strings.Fields(schedule)
+	if len(fields) != 5 {
+		return schedule
+	}
+	days := strings.Split(fields[4], ",")
+	for i, part := range days {
+		span, step, stepped := strings.Cut(part, "/")
+		from, to, ranged := strings.Cut(span, "-")
+		first, err := strconv.Atoi(from)
+		stride := 1
+		if stepped && err == nil {
+			stride, err = strconv.Atoi(step)
+		}
+		switch {
+		case part == "7":
+			days[i] = "0"
+		case ranged && to == "7" && err == nil && 0 <= first && first <= 7 && 0 < stride && stride <= 7:
+			var list []string
+			for day := first; day <= 7; day += stride {
+				list = append(list, strconv.Itoa(day%7))
+			}
+			days[i] = strings.Join(list, ",")
+		}
+	}
+	fields[4] = strings.Join(days, ",")
+	return strings.Join(fields, " ")
 }

@@ -69,6 +69,36 @@ func TestScheduleSameAsTheLibrary(t *testing.T) {
 	}
 }
 
+// 0 and 7 are both Sunday, as in crontab(5).
+func TestScheduleOnSunday(t *testing.T) {
+	week := func(schedule string) (days string) {
+		table, err := ParseSchedule(schedule, "UTC")
+		if err != nil {
+			return err.Error()
+		}
+		at := time.Date(2026, 1, 4, 12, 0, 0, 0, time.UTC) // a Sunday
+		for end := at.AddDate(0, 0, 7); ; {
+			if at = table.Next(at); at.After(end) {
+				return strings.TrimSpace(days)
+			}
+			days += at.Format("Mon ")
+		}
+	}
+	for days, want := range map[string]string{
+		"7": "Sun", "0": "Sun", "5-7": "Fri Sat Sun", "1-7/2": "Mon Wed Fri Sun", "7-7": "Sun", "1,7": "Mon Sun", "0-7": "Mon Tue Wed Thu Fri Sat Sun",
+		"6-7,2": "Tue Sat Sun", "*": "Mon Tue Wed Thu Fri Sat Sun",
+	} {
+		if got := week("0 3 * * " + days); got != want {
+			t.Errorf("%s: %s, want %s", days, got, want)
+		}
+	}
+	for _, wrong := range []string{"8", "7-8", "9-7", "-7", "7-", "1-7/0", "1-7/-1", "1-7/9223372036854775807", "x-7", "77"} {
+		if _, err := ParseSchedule("0 3 * * "+wrong, "UTC"); err == nil {
+			t.Errorf("%s is accepted", wrong)
+		}
+	}
+}
+
 func TestParseSchedule(t *testing.T) {
 	for _, c := range []struct {
 		schedule, zone string
