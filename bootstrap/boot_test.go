@@ -476,6 +476,10 @@ func TestImmutableRoot(t *testing.T) {
 		if ExitCode(err) != c.code || o.Status != c.status {
 			t.Errorf("%q, strict %q, image %v: %+v %v", c.manifest, c.strict, c.image, o, err)
 		}
+		writable := c.code == ExitImmutableRoot || c.status == StatusWarning
+		if told := slices.Contains(r.names(), EventRootWritable); told != writable {
+			t.Errorf("%q, strict %q, image %v: told that the root is writable: %v", c.manifest, c.strict, c.image, told)
+		}
 		if warned := slices.Contains(r.names(), EventWarning); warned != (c.strict == "yes") {
 			t.Errorf("strict %q: warned of the value: %v", c.strict, warned)
 		}

@@ -40,12 +40,11 @@ func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
 		b.warn("cannot remove the write probe: %v", err)
 	}
+	b.publish(event.Warn, EventRootWritable, map[string]any{"path": dir})
 	if strict {
 		return Outcome{}, fail(ExitImmutableRoot, nil, "%s is writable and AGENTBOX_STRICT_IMMUTABLE is true", dir)
 	}
-	note := dir + " is writable"
-	b.publish(event.Warn, EventRootWritable, map[string]any{"path": dir})
-	return warned(note), nil
+	return warned(dir + " is writable"), nil
 }
 
 // strictRoot reads AGENTBOX_STRICT_IMMUTABLE. A value that is no boolean must not leave the check
