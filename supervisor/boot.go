@@ -116,7 +116,7 @@ func (l *loop) wantFor(e *entry, asked bool) {
 	e.visited, e.wanted = l.look, true
 	for _, need := range e.needs() {
 		n := l.entries[need.Program]
-		idle := !n.wanted && n.m.State == program.Stopped && n.m.Run == 0 || asked && n.m.Resting()
+		idle := !n.wanted && n.m.State == program.Stopped && n.m.Run == 0 && !n.declined() || asked && n.m.Resting()
 		if idle && !meets(n, need.Condition) {
 			l.wantFor(n, asked)
 		}

@@ -39,6 +39,86 @@ func TestWaveWaitsForReadiness(t *testing.T) {
 	})
 }
 
+// A stop holds for a program that the boot has not started yet: neither its wave nor a program that
+// needs it starts it later.
+func TestAStopBeforeTheTurn(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["db"] = 5 * time.Second
+		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)), spec("cache", priority(2), needs("db")), spec("proxy", priority(3), needs("web")))
+		b.pass(time.Second)
+		if st := b.status("web"); !st.Queued {
+			t.Errorf("%+v", st)
+		}
+		b.k.forget()
+		if err := b.sup.Stop(b.t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(30 * time.Second)
+		b.asked("start cache")
+		b.is("web", program.Stopped, "stopped by request before it was started")
+		b.is("proxy", program.Stopped, "waits for web to be ready")
+		if !isStarted(b) || !b.status("proxy").Blocked {
+			t.Error("the boot waits for what was stopped")
+		}
+		if err := b.sup.Start(b.t.Context(), "proxy"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(5 * time.Second)
+		b.asked("start web, start proxy")
+	})
+}
+
+// A stop of all programs in the middle of the boot ends the boot.
+func TestAStopOfAllInTheBoot(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["db"] = time.Hour
+		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)), spec("late", priority(3), needs("web")))
+		b.pass(time.Second)
+		b.k.forget()
+		if err := b.sup.Stop(b.t.Context(), "db", "web", "late"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(30 * time.Second)
+		b.asked("TERM db")
+		if !isStarted(b) {
+			t.Error("the boot goes on")
+		}
+		b.p.after["db"] = 0
+		if err := b.sup.StartAll(b.t.Context(), "db", "web", "late"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(5 * time.Second)
+		b.asked("start db, start web, start late")
+	})
+}
+
+// A start by name comes before the turn of start --all, and a stop of that run holds.
+func TestAStopBetweenStartAllAndTheTurn(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
+		b.pass(5 * time.Second)
+		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(5 * time.Second)
+		b.p.after["db"] = time.Minute
+		for _, request := range []func() error{
+			func() error { return b.sup.StartAll(b.t.Context(), "db", "web") },
+			func() error { return b.sup.Start(b.t.Context(), "web") },
+			func() error { return b.sup.Stop(b.t.Context(), "web") },
+		} {
+			if err := request(); err != nil {
+				t.Fatal(err)
+			}
+			b.pass(2 * time.Second)
+		}
+		b.is("web", program.Stopped, "stopped by request")
+		b.pass(2 * time.Minute)
+		b.is("db", program.Running, "")
+		b.is("web", program.Stopped, "stopped by request")
+	})
+}
+
 func TestBarriers(t *testing.T) {
 	specs := func() []program.Spec {
 		return []program.Spec{spec("a", priority(1)), spec("b", priority(2), notify), spec("c", priority(3))}

@@ -113,7 +113,7 @@ func (l *loop) shutDown(c Cause) {
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
 		l.noMoreRuns(e)
-		e.again, e.revive, e.asked, e.halt = false, false, false, haltNone
+		e.again, e.revive, e.asked, e.halt, e.released = false, false, false, haltNone, true
 		if e.wanted || e.waiting != "" || e.scheduled() {
 			l.unwant(e, "not started: the box is shutting down")
 		}

@@ -64,8 +64,18 @@ func (e *entry) needs() []program.Need { return e.m.Newest().Needs }
 // active tells whether something runs or will run without a request.
 func (e *entry) active() bool { return !e.m.Resting() }
 
-// queued tells whether a request makes e start later.
-func (e *entry) queued() bool { return e.revive || e.asked || e.wanted && !e.blocked }
+// awaitsTurn tells whether its wave will start e, in the boot or by start --all.
+func (e *entry) awaitsTurn() bool {
+	return !e.released && !e.scheduled() && e.m.Resting() && (e.asked || e.spec().Autostart && e.m.Run == 0)
+}
+
+// declined tells whether a request has stopped e, which never ran, before its wave could start it.
+func (e *entry) declined() bool {
+	return e.released && !e.scheduled() && e.spec().Autostart && !e.wanted && e.m.Run == 0
+}
+
+// queued tells whether e starts without another request.
+func (e *entry) queued() bool { return e.revive || e.awaitsTurn() || e.wanted && !e.blocked }
 
 // gone tells whether no process is left and none will come.
 func (e *entry) gone() bool { return e.m.Resting() && !e.m.Live() }

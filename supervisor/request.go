@@ -61,7 +61,8 @@ func (l *loop) requestRun(e *entry) error {
 
 // requestStop makes a program stop; advanceHalt carries it out. A schedule is paused.
 func (l *loop) requestStop(e *entry) error {
-	e.again, e.revive = false, false
+	early := e.awaitsTurn()
+	e.again, e.revive, e.asked = false, false, false
 	rests := e.m.Resting()
 	if e.scheduled() && !e.paused {
 		l.pause(e)
@@ -70,8 +71,8 @@ func (l *loop) requestStop(e *entry) error {
 		}
 	}
 	switch {
-	case e.asked && !e.released:
-		e.asked, e.released = false, true
+	case early:
+		e.released = true // or its wave would start it
 		l.unwant(e, "stopped by request before it was started")
 	case e.wanted:
 		l.unwant(e, "stopped by request before it was started")
