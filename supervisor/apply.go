@@ -330,6 +330,10 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 // replace gives a program a specification that needs a new process.
 func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	l.noMoreRuns(e)
+	tried := e.m.State != program.Stopped
+	if e.scheduled() {
+		tried = e.released && !e.paused // it was in force, also before its first run
+	}
 	switch is, was := spec.Type == program.Schedule, e.scheduled(); {
 	case is && !was:
 		e.paused = !spec.Autostart
@@ -345,7 +349,6 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 		l.step(e, program.Event{Kind: program.Start, Spec: spec})
 		return true
 	}
-	tried := e.m.State != program.Stopped
 	e.m = e.m.WithSpec(spec)
 	l.show(e)
 	l.touch(e)

@@ -49,6 +49,37 @@ func TestAProgramBecomesAPausedSchedule(t *testing.T) {
 	})
 }
 
+// A schedule that becomes a service or a oneshot starts as such, as if it had been one at the boot,
+// unless it is paused.
+func TestAScheduleBecomesAProgram(t *testing.T) {
+	for name, x := range map[string]struct{ ran, paused bool }{
+		"before its first run": {}, "after a run": {ran: true},
+		"paused before its first run": {paused: true}, "paused after a run": {ran: true, paused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				b.k.habits["job"] = habit{lives: time.Second}
+				b.boot(Config{}, backup())
+				b.pass(time.Minute)
+				if x.ran {
+					b.pass(30 * time.Minute)
+				}
+				if x.paused {
+					if err := b.sup.Stop(b.t.Context(), "job"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.k.habits["job"] = habit{}
+				b.apply(spec("job"))
+				b.pass(time.Minute)
+				if got := b.status("job").State == program.Running; got == x.paused {
+					t.Errorf("%+v", b.status("job"))
+				}
+			})
+		})
+	}
+}
+
 // A shutdown that comes during a roll ends it: no further instance restarts, even while the box
 // drains, and the apply returns.
 func TestAShutdownEndsARoll(t *testing.T) {
