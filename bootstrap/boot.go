@@ -239,13 +239,14 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 // sealTimeout is the seal timeout of the environment or, if that is not set, of the manifest.
 func (b *Boot) sealTimeout() time.Duration {
 	if text := b.getenv("BOOTSTRAP_SEAL_TIMEOUT"); text != "" {
-		if _, err := strconv.Atoi(text); err == nil {
-			text += "s" // the older runtime used a plain number of seconds
+		unit := ""
+		if _, err := strconv.ParseFloat(text, 64); err == nil {
+			unit = "s" // a plain number is seconds, as in the manifest
 		}
-		if d, err := schema.ParseDuration(text); err == nil && d > 0 {
+		if d, err := schema.ParseDuration(text + unit); err == nil && d > 0 {
 			return d.Std()
 		}
-		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q, which is no duration; the manifest's is used", truncate(text, 40))
+		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q and must be a duration above 0, such as \"90s\"; the manifest's is used", truncate(text, 40))
 	}
 	return b.Current().Plan.SealTimeout
 }

@@ -258,6 +258,8 @@ func TestSealTimeout(t *testing.T) {
 		{"stay", nil, 120 * time.Second, ExitOK},
 		{"exit", nil, 120 * time.Second, ExitSealTimeout},
 		{"exit", []string{"BOOTSTRAP_SEAL_TIMEOUT=7"}, 7 * time.Second, ExitSealTimeout},
+		{"exit", []string{"BOOTSTRAP_SEAL_TIMEOUT=0.5"}, 500 * time.Millisecond, ExitSealTimeout},
+		{"stay", []string{"BOOTSTRAP_SEAL_TIMEOUT=0"}, 120 * time.Second, ExitOK},
 		{"stay", []string{"BOOTSTRAP_SEAL_TIMEOUT=1m"}, time.Minute, ExitOK},
 		{"stay", []string{"BOOTSTRAP_SEAL_TIMEOUT=soon"}, 120 * time.Second, ExitOK},
 	} {
