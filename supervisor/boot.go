@@ -192,9 +192,11 @@ func (l *loop) settled(e *entry) bool {
 	switch {
 	case l.sup.cfg.Barrier == program.BarrierNone, spec.Type == program.Schedule, e.removing:
 		return true
-	case e.m.Resting() && !e.wanted, e.m.Completed, e.m.Ready:
-		return true
 	case l.late(e):
+		return true
+	case e.revive: // a restart of the box comes before the next wave
+		return false
+	case e.m.Resting() && !e.wanted, e.m.Completed, e.m.Ready:
 		return true
 	case e.wanted:
 		l.look++

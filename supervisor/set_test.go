@@ -342,6 +342,25 @@ func TestRestartAllStopsAllFirst(t *testing.T) {
 	})
 }
 
+// A restart of all programs in the middle of the boot keeps the waves: the next one does not begin
+// while the programs of the one before are stopped.
+func TestRestartAllInTheBoot(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["db"] = dies(time.Second)
+		b.p.after["db"] = 5 * time.Second
+		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
+		b.pass(time.Second)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(4 * time.Second)
+		b.asked("start db, TERM db, start db")
+		b.pass(10 * time.Second)
+		b.asked("start web")
+		b.is("web", program.Running, "")
+	})
+}
+
 // A program that is stopped during RestartAll stays stopped.
 func TestRestartAllGivesWayToAStop(t *testing.T) {
 	inBox(t, func(b *box) {
