@@ -185,12 +185,12 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 // await waits until the goal has an outcome for every program that has no failure yet. It adds the
 // failures that it finds.
 func (s *Server) await(ctx context.Context, w *watch, reached goal, before []supervisor.Status, failures map[string]*api.Error) {
-	pending := make(map[string]subject, len(before))
+	pending := make(map[string]supervisor.Status, len(before))
 	for _, p := range before {
 		if failures[p.Name] == nil {
 			// The request has been taken, but it may be finished or overtaken before the first
 			// snapshot here. So the state before it counts too.
-			pending[p.Name] = subject{Status: p, went: !resting(p)}
+			pending[p.Name] = p
 		}
 	}
 	for {
@@ -207,9 +207,8 @@ func (s *Server) await(ctx context.Context, w *watch, reached goal, before []sup
 	}
 }
 
-// settle removes from pending the programs that have an outcome. For the others it records whether
-// they are active. It returns what it saw.
-func (s *Server) settle(reached goal, pending map[string]subject, failures map[string]*api.Error) map[string]supervisor.Status {
+// settle removes from pending the programs that have an outcome. It returns what it saw.
+func (s *Server) settle(reached goal, pending map[string]supervisor.Status, failures map[string]*api.Error) map[string]supervisor.Status {
 	seen := make(map[string]supervisor.Status, len(pending))
 	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
 		before, ok := pending[now.Name]
@@ -219,8 +218,6 @@ func (s *Server) settle(reached goal, pending map[string]subject, failures map[s
 		seen[now.Name] = now
 		done, failure := reached(before, now)
 		if !done {
-			before.went = before.went || !resting(now)
-			pending[now.Name] = before
 			continue
 		}
 		delete(pending, now.Name)
@@ -231,7 +228,7 @@ func (s *Server) settle(reached goal, pending map[string]subject, failures map[s
 	for name, before := range pending {
 		if _, there := seen[name]; !there {
 			delete(pending, name)
-			failures[name] = about(api.CodeConflict, before.Status, "%s: removed meanwhile", name)
+			failures[name] = about(api.CodeConflict, before, "%s: removed meanwhile", name)
 		}
 	}
 	return seen

@@ -6,24 +6,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// subject is a program as it was at the time of the request, and what was seen of it since.
-type subject struct {
-	supervisor.Status
-	// went says that the program was active at the time of the request or after it. If it then
-	// rests without a new run, another request has stopped it. If it has rested all the time, it
-	// may still wait for its needs.
-	went bool
-}
-
 // goal is the wait condition for the change of one program. From the program before the request and
 // now, it tells whether there is an outcome and whether that is a failure. It is called only after
 // the supervisor has taken the request. So a state that contradicts the request comes from a later
 // request.
-type goal func(before subject, now supervisor.Status) (done bool, failure *api.Error)
+type goal func(before, now supervisor.Status) (done bool, failure *api.Error)
 
 // started: the program is RUNNING or has completed; a schedule was resumed. A new run that ended
 // otherwise is a failure, even if another attempt follows: the client is told at once.
-func started(before subject, now supervisor.Status) (bool, *api.Error) {
+func started(before, now supervisor.Status) (bool, *api.Error) {
 	if now.Schedule != nil {
 		return now.Scheduled(), nil
 	}
@@ -31,17 +22,17 @@ func started(before subject, now supervisor.Status) (bool, *api.Error) {
 }
 
 // ran is like started, but for a run that starts now, also of a schedule.
-func ran(before subject, now supervisor.Status) (bool, *api.Error) {
+func ran(before, now supervisor.Status) (bool, *api.Error) {
 	if now.State == program.Running {
 		return true, nil
 	}
 	return restarted(before, now)
 }
 
-// halted decides for a program without a new run: another request may have stopped it before the
-// run began.
-func halted(before subject, now supervisor.Status) (bool, *api.Error) {
-	if !before.went || !resting(now) {
+// halted decides for a program without a new run that waits for nothing: another request may have
+// stopped it before the run began.
+func halted(now supervisor.Status) (bool, *api.Error) {
+	if !resting(now) {
 		return false, nil
 	}
 	return true, about(api.CodeConflict, now, "%s: overtaken by a stop: it is %s: %s", now.Name, now.Shown(), reasonOf(now))
@@ -56,14 +47,14 @@ func under(p supervisor.Status) bool {
 }
 
 // restarted is started for a new run.
-func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
+func restarted(before, now supervisor.Status) (bool, *api.Error) {
 	switch {
 	case now.Run <= before.Run && now.Queued:
 		return false, nil // all programs stop first, or it waits for its needs
 	case now.Run <= before.Run && now.Blocked:
 		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
 	case now.Run <= before.Run:
-		return halted(before, now)
+		return halted(now)
 	}
 	if now.State == program.Running {
 		return true, nil
@@ -76,7 +67,7 @@ func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
 }
 
 // returned is restarted and, if the program declares a readiness, ready.
-func returned(before subject, now supervisor.Status) (bool, *api.Error) {
+func returned(before, now supervisor.Status) (bool, *api.Error) {
 	done, failure := restarted(before, now)
 	if done && failure == nil && !now.Completed {
 		done = now.Ready
@@ -101,7 +92,7 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 
 // stopped: no process is left and none will come. After a stop was taken, only another request can
 // start the program.
-func stopped(_ subject, now supervisor.Status) (bool, *api.Error) {
+func stopped(_, now supervisor.Status) (bool, *api.Error) {
 	if now.Halting {
 		return false, nil // other programs stop first
 	}
