@@ -113,8 +113,9 @@ func (l *loop) shutDown(c Cause) {
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
 		l.noMoreRuns(e)
+		revived := e.revive && e.m.Resting()
 		e.again, e.revive, e.asked, e.halt, e.released = false, false, false, haltNone, true
-		if e.wanted || e.waiting != "" || e.scheduled() {
+		if e.wanted || e.waiting != "" || e.scheduled() || revived {
 			l.unwant(e, "not started: the box is shutting down")
 		}
 	}

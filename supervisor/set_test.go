@@ -342,6 +342,24 @@ func TestRestartAllStopsAllFirst(t *testing.T) {
 	})
 }
 
+// A shutdown comes before the second half of a restart of all programs.
+func TestAShutdownInARestartOfAll(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["db"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("db"), spec("web", needs("db")))
+		b.pass(10 * time.Second)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("web", program.Stopped, "starts again when all programs have stopped")
+		b.sup.Shutdown("test")
+		b.pass(time.Second)
+		b.is("web", program.Stopped, "not started: the box is shutting down")
+		b.is("db", program.Stopping, "stopping by request")
+	})
+}
+
 // A restart of all programs in the middle of the boot keeps the waves: the next one does not begin
 // while the programs of the one before are stopped.
 func TestRestartAllInTheBoot(t *testing.T) {
