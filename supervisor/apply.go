@@ -318,13 +318,26 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 			l.tryStart(e) // it may need something else now
 		}
 		return false
-	case kind == program.Restart, back:
+	case back:
 		return l.replace(e, spec)
+	case kind == program.Restart:
+		return !l.keepsStopping(e, spec) && l.replace(e, spec)
 	case kind == program.Add:
 		l.touch(e)
 		return l.booting && spec.Autostart && spec.Type != program.Schedule
 	}
 	return false
+}
+
+// keepsStopping tells whether a stop of e was requested and is not done yet. Then spec is that of the
+// next run, which only a request starts, as if the stop were done.
+func (l *loop) keepsStopping(e *entry, spec *program.Spec) bool {
+	if e.scheduled() || spec.Type == program.Schedule || !e.halting() && !e.m.ToRest() {
+		return false
+	}
+	e.m = e.m.WithNext(spec)
+	l.show(e)
+	return true
 }
 
 // replace gives a program a specification that needs a new process.

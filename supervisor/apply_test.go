@@ -368,6 +368,42 @@ func TestApplyDuringShutdownIsRefused(t *testing.T) {
 	})
 }
 
+// A requested stop that is under way holds, as one that is done: an apply does not start the program
+// again. Its next run has the new specification.
+func TestApplyDuringARequestedStop(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["web"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("db", required), spec("web", needs("db")), spec("again"))
+		b.pass(10 * time.Second)
+		b.k.habits["again"] = dies(5 * time.Second)
+		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.sup.Restart(b.t.Context(), "again"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("db", program.Running, "stops after the programs that depend on it")
+		b.is("web", program.Stopping, "")
+		if r := b.apply(spec("db", required, argv("new")), spec("web", needs("db"), argv("new")), spec("again", argv("new"))); r.RolledBack {
+			t.Errorf("%+v", r)
+		}
+		b.pass(30 * time.Second)
+		b.is("db", program.Stopped, "stopped by request")
+		b.is("web", program.Stopped, "stopped by request")
+		b.is("again", program.Running, "")
+		if err := b.sup.Start(b.t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(10 * time.Second)
+		for _, name := range []string{"db", "web", "again"} {
+			if st := b.status(name); st.State != program.Running || st.Spec.Argv[0] != "new" {
+				t.Errorf("%+v", st)
+			}
+		}
+	})
+}
+
 // The box may end while an apply waits for a required program. The error is then about the box.
 func TestApplyEndsWithTheBox(t *testing.T) {
 	inBox(t, func(b *box) {

@@ -126,6 +126,17 @@ func (m Machine) WithSpec(spec *Spec) Machine {
 	return m
 }
 
+// WithNext puts another specification in force from the next run on.
+func (m Machine) WithNext(spec *Spec) Machine {
+	m.next = spec
+	return m
+}
+
+// ToRest tells whether a requested stop is under way that no start follows.
+func (m Machine) ToRest() bool {
+	return m.State == Stopping && m.cause == byRequest && m.sequel == thenRest
+}
+
 // Forking tells whether Spawn has not returned yet.
 func (m Machine) Forking() bool { return m.spawning }
 
