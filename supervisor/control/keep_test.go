@@ -20,17 +20,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// told is a control.PathWatch that reports a change when the test says so.
-type told struct{ changed chan struct{} }
+// told is a control.PathWatch that reports a change when the test says so. It tells the test that the
+// server has looked at the path and waits: a test that changes the path before may be noticed too early.
+type told struct{ waits, changed chan struct{} }
+
+func newTold() told { return told{make(chan struct{}), make(chan struct{})} }
 
 func (w told) Arm() error { return nil }
 func (w told) Close()     {}
 func (w told) Wait(ctx context.Context) error {
-	select {
-	case <-w.changed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for waits := w.waits; ; waits = nil {
+		select {
+		case waits <- struct{}{}:
+		case <-w.changed:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -157,7 +163,7 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 				b.Owners = c.owner
 			}
 			cfg := own(b)
-			watch := told{make(chan struct{})}
+			watch := newTold()
 			cfg.Watch = func(string) control.PathWatch { return watch }
 			path := controltest.Serve(t, cfg, socketPath(t))
 			before, err := os.Lstat(path)
@@ -177,6 +183,7 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 			}()
 			b.Bus.Publish(event.Event{Name: "Connected"})
 			<-connected
+			<-watch.waits
 			must(t, os.Remove(path))
 			if c.put != nil {
 				c.put(t, path)
@@ -203,7 +210,7 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 func TestALockOnTheDirectoryDelaysOnly(t *testing.T) {
 	b := controltest.New()
 	cfg := own(b)
-	watch := told{make(chan struct{})}
+	watch := newTold()
 	cfg.Watch = func(string) control.PathWatch { return watch }
 	path := controltest.Serve(t, cfg, socketPath(t))
 	dir, err := os.Open(filepath.Dir(path))
@@ -211,6 +218,7 @@ func TestALockOnTheDirectoryDelaysOnly(t *testing.T) {
 	defer dir.Close()
 	must(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
 	events := b.Bus.Watch(b.Bus.Seq())
+	<-watch.waits
 	must(t, os.Remove(path))
 	watch.changed <- struct{}{}
 	for _, restored := range []bool{false, true} { // the first attempt respects the lock
