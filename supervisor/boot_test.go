@@ -101,7 +101,7 @@ func TestAStopBetweenStartAllAndTheTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.pass(5 * time.Second)
-		b.p.after["db"] = time.Minute
+		b.p.after["db"] = 30 * time.Second // before its start_timeout of a minute
 		for _, request := range []func() error{
 			func() error { return b.sup.StartAll(b.t.Context(), "db", "web") },
 			func() error { return b.sup.Start(b.t.Context(), "web") },
