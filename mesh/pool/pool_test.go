@@ -172,6 +172,7 @@ func TestSlowWatcher(t *testing.T) {
 		r := newFake()
 		dial, _ := dialled(r)
 		p := start(t, Config{Dial: dial})
+		synctest.Wait() // a subscription made while the pool connects can be sent twice
 		k := relaytest.NewKey(t)
 		open := func(ask func() (*Subscription, error)) (*Subscription, string) {
 			s, err := ask()
