@@ -329,10 +329,10 @@ func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, bac
 	return false
 }
 
-// keepsStopping tells whether a stop of e was requested and is not done yet. Then spec is that of the
-// next run, which only a request starts, as if the stop were done.
+// keepsStopping tells whether e goes on to stop by request. Then spec is that of the next run, which only
+// a request starts, as if the stop were done.
 func (l *loop) keepsStopping(e *entry, spec *program.Spec) bool {
-	if e.scheduled() || spec.Type == program.Schedule || !e.halting() && !e.m.ToRest() {
+	if e.scheduled() || spec.Type == program.Schedule || !e.stopsByRequest() {
 		return false
 	}
 	e.m = e.m.WithNext(spec)

@@ -16,6 +16,9 @@ const (
 // halting tells whether the program must be stopped but its turn has not come yet.
 func (e *entry) halting() bool { return e.halt == haltWaits && e.active() }
 
+// stopsByRequest tells whether a stop of the program was requested and is not done yet.
+func (e *entry) stopsByRequest() bool { return e.halting() || e.m.ToRest() }
+
 // advanceHalt stops the programs whose turn has come.
 func (l *loop) advanceHalt() {
 	if !l.halts {

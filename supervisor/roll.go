@@ -20,12 +20,13 @@ func (r *roll) later(name string) bool {
 	return slices.ContainsFunc(r.specs, func(s *program.Spec) bool { return s.Name == name })
 }
 
-// rolls finds the sets of which more than one running instance has to restart.
+// rolls finds the sets of which more than one running instance has to restart. An instance that stops by
+// request does not restart.
 func (l *loop) rolls(changes []program.SpecChange, byName map[string]*program.Spec) map[string]*roll {
 	rolls := make(map[string]*roll)
 	for _, c := range changes {
 		e := l.entries[c.Program]
-		if c.Kind != program.Restart || !e.active() || e.scheduled() {
+		if c.Kind != program.Restart || !e.active() || e.scheduled() || e.stopsByRequest() {
 			continue
 		}
 		spec := byName[c.Program]

@@ -218,6 +218,31 @@ func TestARollPassesAnInstanceThatWasStopped(t *testing.T) {
 	})
 }
 
+// The first instance may be on its way to a requested stop when the apply begins. It stays stopped, and
+// the others restart without waiting for it.
+func TestARollBeginsAfterAnInstanceThatIsBeingStopped(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["w:0"] = dies(2 * time.Second)
+		b.boot(Config{}, instances("w", 3, required)...)
+		b.pass(time.Minute)
+		if err := b.sup.Stop(b.t.Context(), "w:0"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("w:0", program.Stopping, "stopping by request")
+		if r := b.apply(instances("w", 3, required, argv("new"))...); r.RolledBack || len(r.Troubles) > 0 {
+			t.Errorf("%+v", r)
+		}
+		b.pass(time.Minute)
+		b.is("w:0", program.Stopped, "stopped by request")
+		for _, name := range []string{"w:1", "w:2"} {
+			if st := b.status(name); st.State != program.Running || st.Spec.Argv[0] != "new" {
+				t.Errorf("%+v", st)
+			}
+		}
+	})
+}
+
 // An apply that arrives during another apply waits. It reads the manifest when its turn comes, and
 // is not lost.
 func TestTheLastApplyWins(t *testing.T) {
