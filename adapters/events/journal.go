@@ -248,29 +248,43 @@ func (j *journal) reopen() error {
 	return nil
 }
 
-// roll begins a new segment. The caller holds mu.
+// roll begins a new segment. The caller holds mu. After an error it can be called again.
 func (j *journal) roll(day string) error {
+	if j.file != nil {
+		// The old segment must be on disk before its file is closed here for good.
+		if err := j.file.Sync(); err != nil {
+			return err
+		}
+	}
 	s := &segment{day: day}
 	if n := len(j.segments); n > 0 && j.segments[n-1].day == day {
 		s.n = j.segments[n-1].n + 1
 	}
-	f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o640)
+	f, err := j.create(s)
 	if err != nil {
 		return err
 	}
 	if err := syncDir(j.dir); err != nil {
-		return errors.Join(err, f.Close())
+		return errors.Join(err, f.Close(), os.Remove(filepath.Join(j.dir, s.name())))
 	}
 	if j.file != nil {
-		// The old segment must be on disk before its file is closed here for good.
-		err := errors.Join(j.file.Sync(), j.file.Close())
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
+		_ = j.file.Close() // all of it is on disk
 	}
 	j.file = f
 	j.segments = append(j.segments, s)
 	return nil
+}
+
+// create makes the file of a new segment. A program may have put a file in its place: then the segment
+// gets the next number that is free.
+func (j *journal) create(s *segment) (*os.File, error) {
+	for {
+		f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o640)
+		if !errors.Is(err, fs.ErrExist) || s.n >= maxSegments {
+			return f, err
+		}
+		s.n++
+	}
 }
 
 // syncDir makes created and removed names durable.
@@ -338,11 +352,18 @@ func (j *journal) write(e adapters.Event) error {
 	}
 	s.mark(e.Seq, s.size)
 	s.size += int64(len(line))
-	if !j.dirty && !j.always {
-		j.timer = time.AfterFunc(syncWithin, j.background)
+	if !j.dirty {
+		j.syncSoon()
 	}
 	j.dirty = true
 	return nil
+}
+
+// syncSoon begins the wait for the sync that no caller waits for. The caller holds mu.
+func (j *journal) syncSoon() {
+	if !j.always && !j.closed {
+		j.timer = time.AfterFunc(syncWithin, j.background)
+	}
 }
 
 // unwrite removes the part of a line that was written before the disk was full. If even that fails,
@@ -413,6 +434,7 @@ func (j *journal) sync() error {
 		j.mu.Lock()
 		j.failed = err
 		j.dirty = true
+		j.syncSoon() // the next append would not
 		j.mu.Unlock()
 	}
 	return err
