@@ -31,6 +31,7 @@ type logWriter struct {
 	size    int64
 	lost    int64
 	partial map[string][]byte // unfinished lines by stream
+	failing bool              // the latest event could not be written
 }
 
 func openLog(path string) (*logWriter, error) {
@@ -41,11 +42,20 @@ func openLog(path string) (*logWriter, error) {
 	return &logWriter{file: f, partial: make(map[string][]byte)}, nil
 }
 
-// write takes one event of the agent.
+// write takes one event of the agent. Of failures in a row, it returns the first: the agent decides how
+// often it prints, and each error becomes an event of the box.
 func (l *logWriter) write(e adapters.AgentEvent) error {
 	if l == nil {
 		return nil
 	}
+	told, err := l.failing, l.add(e)
+	if l.failing = err != nil; told {
+		return nil
+	}
+	return err
+}
+
+func (l *logWriter) add(e adapters.AgentEvent) error {
 	switch e.Kind {
 	case adapters.AgentEventStdout, adapters.AgentEventStderr:
 		var p struct {
