@@ -11,6 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // lines writes an answer of JSON lines, of server-sent events with one JSON
@@ -257,13 +258,22 @@ func previousRuns(programs []supervisor.Status) map[string]uint64 {
 	runs := make(map[string]uint64, len(programs))
 	for _, p := range programs {
 		switch {
-		case p.PID == 0 && p.Run > 0:
+		case p.Run > 0 && runEnded(p):
 			setRun(runs, p, p.Run)
 		case p.Run > 1:
 			setRun(runs, p, p.Run-1)
 		}
 	}
 	return runs
+}
+
+// runEnded tells whether the present run has ended. At the beginning of a start, it has no process yet.
+func runEnded(p supervisor.Status) bool {
+	switch p.State {
+	case program.Starting, program.Stopping:
+		return p.EndedAt != nil
+	}
+	return p.PID == 0
 }
 
 // maxLogText is the most bytes of one line in an answer. In JSON it may become six times as long,
