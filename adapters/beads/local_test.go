@@ -104,3 +104,27 @@ func TestBdRoundTrip(t *testing.T) {
 		t.Error("an edge of the box does not say when it was made")
 	}
 }
+
+// An imported bead keeps its id when it has got another parent. A new child of its former parent gets
+// the next number.
+func TestChildrenAfterABeadThatHasMoved(t *testing.T) {
+	l := newLocal(t, filepath.Join(t.TempDir(), "beads.db"))
+	if err := l.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Disconnect(context.Background()) }()
+	const rest = `"status":"open","priority":2,"created_at":"2025-11-22T10:00:00Z","updated_at":"2025-11-22T10:00:00Z"`
+	file := `{"id":"bd-1","title":"former parent","issue_type":"epic",` + rest + `}
+{"id":"bd-2","title":"parent","issue_type":"epic",` + rest + `}
+{"id":"bd-1.1","title":"moved","issue_type":"task",` + rest + `,"dependencies":[{"issue_id":"bd-1.1","depends_on_id":"bd-2","type":"parent-child"}]}
+`
+	if res, err := l.Import(t.Context(), strings.NewReader(file), adapters.ImportOpt{}); err != nil || res.Created != 3 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	for parent, want := range map[string]string{"bd-1": "bd-1.2", "bd-2": "bd-2.1"} {
+		b, err := l.CreateChild(t.Context(), adapters.NewBead{Title: "new", ParentID: parent})
+		if err != nil || b.ID != want {
+			t.Errorf("a child of %s: %q %v, want %s", parent, b.ID, err, want)
+		}
+	}
+}

@@ -78,22 +78,28 @@ func (l *Local) CreateEpic(ctx context.Context, in adapters.NewBead) (adapters.B
 // CreateChild makes a bead below its parent and numbers it after its siblings.
 func (l *Local) CreateChild(ctx context.Context, in adapters.NewBead) (adapters.Bead, error) {
 	return l.create(ctx, func(tx *sql.Tx) (string, error) {
-		var status string
-		var depth, number int
-		err := tx.QueryRowContext(ctx, `UPDATE beads SET next_child = next_child + 1 WHERE id = ?
-			RETURNING status, depth, next_child - 1`, in.ParentID).Scan(&status, &depth, &number)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return "", adapters.NotFound("epic", in.ParentID)
-		case err != nil:
-			return "", err
-		case status == adapters.BeadClosed:
-			return "", adapters.Errorf(adapters.CodeConflict, "the parent is closed").With("id", in.ParentID, "status", status)
-		case depth >= adapters.MaxBeadDepth:
-			return "", adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
+		for {
+			var status string
+			var depth, number int
+			err := tx.QueryRowContext(ctx, `UPDATE beads SET next_child = next_child + 1 WHERE id = ?
+				RETURNING status, depth, next_child - 1`, in.ParentID).Scan(&status, &depth, &number)
+			switch {
+			case errors.Is(err, sql.ErrNoRows):
+				return "", adapters.NotFound("epic", in.ParentID)
+			case err != nil:
+				return "", err
+			case status == adapters.BeadClosed:
+				return "", adapters.Errorf(adapters.CodeConflict, "the parent is closed").With("id", in.ParentID, "status", status)
+			case depth >= adapters.MaxBeadDepth:
+				return "", adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
+			}
+			id := in.ParentID + "." + strconv.Itoa(number)
+			err = insert(ctx, tx, id, in, depth+1, "task")
+			if sqlite.IsConstraint(err) {
+				continue // an imported bead that has another parent now has this id
+			}
+			return id, err
 		}
-		id := in.ParentID + "." + strconv.Itoa(number)
-		return id, insert(ctx, tx, id, in, depth+1, "task")
 	})
 }
 
