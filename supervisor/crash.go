@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -45,7 +44,11 @@ type Crash struct {
 func (s *System) Crashes() map[string]Crash {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.crashes)
+	all := make(map[string]Crash, len(s.crashes))
+	for name, c := range s.crashes {
+		all[name] = *c
+	}
+	return all
 }
 
 // drainLimit is how long a crash record waits for the last lines.
@@ -56,7 +59,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit, oom bool)
 	if program.Expected(r.spec, exit) || r.asked && asAsked(r.spec, exit, e.ByUs) {
 		return
 	}
-	c := Crash{
+	c := &Crash{
 		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: exit.Lived,
 		Exit: exit, Killed: e.ByUs, Rusage: e.Rusage,
 	}
@@ -86,12 +89,10 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit, oom bool)
 		case <-ctx.Done():
 		case <-s.stop:
 		}
-		c.Output = r.capture.Tail(lastLines)
+		output := r.capture.Tail(lastLines)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.crashes[c.Program].Run == c.Run {
-			s.crashes[c.Program] = c
-		}
+		c.Output = output
 	})
 }
 

@@ -1,10 +1,16 @@
 package supervisor
 
 import (
+	"context"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -97,5 +103,44 @@ func TestCrashSaysWhyAgentinitStoppedTheRun(t *testing.T) {
 		if got := b.sys.Crashes()[name].Exit.String(); got != st.LastExit.String() || !strings.HasPrefix(got, want) {
 			t.Errorf("%s: the crash record says %q, the state %q", name, got, st.LastExit)
 		}
+	}
+}
+
+// A program may get another name before the last lines of its crash are there.
+func TestTheLastLinesOfARenamedProgram(t *testing.T) {
+	plane := logs.New(logs.Config{})
+	defer func() { _ = plane.Close(context.Background()) }()
+	s := &System{
+		cfg: SystemConfig{Logs: plane, Bus: event.NewBus(10)}, stop: make(chan struct{}),
+		crashes: map[string]*Crash{}, refusals: tallies{}, spent: map[string]time.Duration{},
+	}
+	capture, err := plane.Open(logs.Options{Program: "web", Run: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Dup(int(capture.Stdout.Fd())) // of a process that holds the pipe
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.NewFile(uintptr(fd), "stdout")
+	capture.Started(7)
+	if _, err := stdout.WriteString("last words\n"); err != nil {
+		t.Fatal(err)
+	}
+	for range plane.Read(t.Context(), logs.Query{Follow: true}) {
+		break // the line is in the ring
+	}
+	p := spec("web")
+	r := &systemRun{key: runKey{"web", 1}, spec: &p, capture: capture}
+	s.mu.Lock()
+	s.crashed(r, proc.Exit{PID: 7}, program.Exit{Code: 1}, false)
+	s.mu.Unlock()
+	s.Rename("web", "web:0")
+	if err := stdout.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.draining.Wait()
+	if c := s.Crashes()["web:0"]; c.Program != "web:0" || len(c.Output) != 1 {
+		t.Errorf("%+v", c)
 	}
 }

@@ -52,7 +52,7 @@ type System struct {
 	answered  chan struct{}            // closed when a start has returned; nil if no goroutine waits for that
 	parked    []proc.Exit              // notices that may belong to one of these starts
 	strangers map[uint64]bool          // processes that belong to no start
-	crashes   map[string]Crash
+	crashes   map[string]*Crash
 	refusals  tallies
 	oom       *oomWatch
 	waiting   []Notice                 // notices that wait for room in the channel
@@ -90,7 +90,7 @@ func NewSystem(cfg SystemConfig) *System {
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
-		crashes: make(map[string]Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration),
+		crashes: make(map[string]*Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
