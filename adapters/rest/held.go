@@ -102,10 +102,10 @@ func (q *request) encode(v any) ([]byte, error) {
 	if !q.row.large {
 		return encode(v)
 	}
-	// Agents have limits of their own: if they read no answers, the operator still gets some.
+	// Guests have limits of their own: if they read no answers, the operator still gets some.
 	answers := q.s.answers
-	if q.who.Role == RoleAgent {
-		answers = q.s.answersOfAgents
+	if q.who.guest() {
+		answers = q.s.answersOfGuests
 	}
 	body, err := answers.encode(q.Context(), v)
 	if err != nil {

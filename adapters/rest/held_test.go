@@ -61,10 +61,10 @@ func TestHeldBodiesWhileMemoryIsScarce(t *testing.T) {
 	}
 }
 
-// Large answers that are not sent yet have a limit, and those to agents one of their own. One answer
-// alone may have any size.
+// Large answers that are not sent yet have a limit, and those to agents and boxes one of their own. One
+// answer alone may have any size.
 func TestLargeAnswers(t *testing.T) {
-	s := &Server{answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
+	s := &Server{answers: newLargeAnswers(), answersOfGuests: newLargeAnswers()}
 	answer := func(role string, n int, large bool) (*request, error) {
 		q := &request{Request: httptest.NewRequest("GET", "/", nil), s: s, who: Principal{Role: role}, row: route{large: large}}
 		_, err := q.encode(strings.Repeat("x", n-2))
@@ -74,8 +74,10 @@ func TestLargeAnswers(t *testing.T) {
 	if err != nil || first.unsent != maxUnsent+1 {
 		t.Fatalf("%d bytes alone, %v", first.unsent, err)
 	}
-	if q, err := answer(RoleAgent, 2, true); !errors.Is(err, adapters.ErrUnavailable) || q.answers != nil {
-		t.Errorf("beyond the limit: %v", err)
+	for _, role := range []string{RoleAgent, RoleBox} {
+		if q, err := answer(role, 2, true); !errors.Is(err, adapters.ErrUnavailable) || q.answers != nil {
+			t.Errorf("%s beyond the limit: %v", role, err)
+		}
 	}
 	if _, err := answer(RoleAgent, maxUnsent, false); err != nil {
 		t.Errorf("the answer of a row without large answers: %v", err)

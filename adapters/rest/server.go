@@ -84,8 +84,8 @@ type Server struct {
 	tickets  tickets
 	held     heldBodies
 	decoding gate // of large bodies
-	// answers limits large answers, answersOfAgents those to agents.
-	answers, answersOfAgents *largeAnswers
+	// answers limits large answers, answersOfGuests those to guests.
+	answers, answersOfGuests *largeAnswers
 	actions                  *actions // recent actions of agents
 	openapi                  func() ([]byte, error)
 
@@ -112,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
-		decoding: make(gate, maxDecoding), streams: make(map[*stream]struct{}), answers: newLargeAnswers(), answersOfAgents: newLargeAnswers()}
+		decoding: make(gate, maxDecoding), streams: make(map[*stream]struct{}), answers: newLargeAnswers(), answersOfGuests: newLargeAnswers()}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
