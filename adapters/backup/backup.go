@@ -201,7 +201,11 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 	kept = path + ".before-" + stamp
 	err = unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	if err == nil {
-		return kept, os.Rename(staged, kept)
+		if err := os.Rename(staged, kept); err != nil {
+			// Exchanged again, because the caller removes what is at staged: that is the old state now.
+			return "", errors.Join(err, unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE))
+		}
+		return kept, nil
 	}
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return "", fmt.Errorf("cannot put %s in place: %w", path, err)

@@ -247,3 +247,23 @@ func TestARestoredTreeStaysInItsDirectory(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 }
+
+// The name for the old state may be taken. Then nothing is replaced: the caller removes the new state
+// and must not remove the old one.
+func TestAStateThatCannotBeKeptIsNotReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	staged, taken := path+".restoring-x", path+".before-x"
+	for dir, content := range map[string]string{path: "old", staged: "new", taken: "other"} {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept, err := swapIn(staged, path, "x"); err == nil || kept != "" {
+		t.Errorf("%q %v", kept, err)
+	}
+	for dir, want := range map[string]string{path: "old", staged: "new", taken: "other"} {
+		if got, err := os.ReadFile(filepath.Join(dir, "file")); string(got) != want {
+			t.Errorf("%s has %q %v, want %q", dir, got, err, want)
+		}
+	}
+}
