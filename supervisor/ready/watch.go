@@ -177,8 +177,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // Check judges the health of t until ctx ends. If a probe fails h.Failures times in a row (3 if 0),
 // the target is unhealthy. After its Successes in a row (1 if 0), the target is healthy again. A
-// missed watchdog makes it unhealthy at once. report gets the first result and every change; it
-// must not block.
+// missed watchdog makes it unhealthy at once. report gets the first result and every change, also of the
+// reason while the target is unhealthy; it must not block.
 func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report func(Result)) {
 	probes := slices.Clone(h.Probes)
 	limit := h.Failures
@@ -203,13 +203,17 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 	for i := range state {
 		state[i].ok = true
 	}
-	var last *bool
+	var last Result
+	told := false
 	for f := range w.findings(ctx, t, probes, check) {
 		state[f.probe] = f
-		healthy := !slices.ContainsFunc(state, func(f finding) bool { return !f.ok })
-		if last == nil || *last != healthy {
-			report(Result{Ready: healthy, Reason: f.reason})
-			last = &healthy
+		next := Result{Ready: true, Reason: f.reason}
+		if i := slices.IndexFunc(state, func(f finding) bool { return !f.ok }); i >= 0 {
+			next = Result{Reason: state[i].reason}
+		}
+		if !told || next.Ready != last.Ready || !next.Ready && next != last {
+			report(next)
+			last, told = next, true
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -252,6 +253,36 @@ func TestCheckCountsFailuresInARow(t *testing.T) {
 		}, func(r Result) { got = append(got, fmt.Sprint(time.Since(began), " ", r.Ready)) })
 		if fmt.Sprint(got) != "[10s true 1m10s false 1m20s true]" {
 			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// While a program is unhealthy, the reason is that of a probe that fails now.
+func TestCheckTellsTheReasonThatHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 33*time.Second)
+		defer cancel()
+		began := time.Now()
+		fails := map[string][2]time.Duration{"a": {0, 15 * time.Second}, "b": {10 * time.Second, 25 * time.Second}}
+		exec := func(_ context.Context, _ Target, argv []string) (int, []byte, error) {
+			if at, f := time.Since(began), fails[argv[0]]; f[0] < at && at < f[1] {
+				return 1, nil, nil
+			}
+			return 0, nil, nil
+		}
+		probe := func(name string, every time.Duration) program.Probe {
+			return program.Probe{Dialect: "exec", Argv: []string{name}, Interval: every}
+		}
+		var got []string
+		New(Config{Exec: exec}).Check(ctx, web, program.Health{
+			Probes: []program.Probe{probe("a", 10*time.Second), probe("b", 7*time.Second)}, Failures: 1,
+		}, func(r Result) { got = append(got, fmt.Sprint(time.Since(began), " ", r.Ready, " ", r.Reason)) })
+		want := []string{
+			"7s true exec b: ok", "10s false exec a: exit status 1 (attempt 1)",
+			"20s false exec b: exit status 1 (attempt 2)", "28s true exec b: ok",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
