@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -64,6 +65,7 @@ func (l *Listener) Accept(deadline time.Time) (net.Conn, error) {
 	if c, err := l.watch(file); err == nil {
 		return c, file.Close()
 	}
+	l.conns = slices.DeleteFunc(l.conns, (*Conn).closed)
 	if len(l.conns) >= Most {
 		_ = l.conns[0].Close() // the client can connect again
 		l.conns = l.conns[1:]
@@ -191,6 +193,12 @@ func (c *Conn) Close() error {
 	defer c.open.Unlock()
 	c.done = true
 	return c.file.Close()
+}
+
+func (c *Conn) closed() bool {
+	c.open.RLock()
+	defer c.open.RUnlock()
+	return c.done
 }
 
 // SyscallConn implements syscall.Conn.

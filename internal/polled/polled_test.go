@@ -111,3 +111,43 @@ func TestAccept(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+// If there are too many connections, the oldest is closed. Connections that have ended do not count.
+func TestTooManyConnections(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := New(l.(*net.UnixListener), unwatched)
+	accept := func() net.Conn {
+		t.Helper()
+		peer, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { peer.Close() })
+		c, err := p.Accept(time.Now().Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	first := accept()
+	for range 2 * Most {
+		if err := accept().Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range Most - 1 {
+		accept()
+	}
+	if _, err := first.Write([]byte("x")); err != nil {
+		t.Errorf("the first of %d was closed: %v", Most, err)
+	}
+	accept()
+	if _, err := first.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("with one more, the first is open: %v", err)
+	}
+}
