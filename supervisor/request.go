@@ -61,9 +61,9 @@ func (l *loop) requestRun(e *entry) error {
 
 // requestStop makes a program stop; advanceHalt carries it out. A schedule is paused.
 func (l *loop) requestStop(e *entry) error {
-	early := e.awaitsTurn()
-	e.again, e.revive, e.asked = false, false, false
 	rests := e.m.Resting()
+	early, revived := e.awaitsTurn(), e.revive && rests
+	e.again, e.revive, e.asked = false, false, false
 	if e.scheduled() && !e.paused {
 		l.pause(e)
 		if rests && !e.wanted {
@@ -74,7 +74,7 @@ func (l *loop) requestStop(e *entry) error {
 	case early:
 		e.released = true // or its wave would start it
 		l.unwant(e, "stopped by request before it was started")
-	case e.wanted:
+	case e.wanted, revived:
 		l.unwant(e, "stopped by request before it was started")
 	case rests:
 		return l.refuse(e, "stop", "it does not run")

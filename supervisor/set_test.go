@@ -425,6 +425,30 @@ func TestRestartAllGivesWayToAStop(t *testing.T) {
 	})
 }
 
+// The same holds if it has stopped already, and waits for the others to stop.
+func TestRestartAllGivesWayToALateStop(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["db"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("db"), spec("web", needs("db")))
+		b.pass(10 * time.Second)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("web", program.Stopped, "starts again when all programs have stopped")
+		if err := b.sup.Stop(b.t.Context(), "web"); err != nil {
+			t.Error(err)
+		}
+		b.is("web", program.Stopped, "stopped by request before it was started")
+		if st := b.status("web"); st.Queued {
+			t.Errorf("%+v", st)
+		}
+		b.pass(time.Minute)
+		b.is("db", program.Running, "")
+		b.is("web", program.Stopped, "stopped by request before it was started")
+	})
+}
+
 // If a need has given up, a start of the dependent program starts the need again. If the need fails
 // again, the start returns at once.
 func TestStartTriesTheNeedsAgain(t *testing.T) {
