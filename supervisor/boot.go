@@ -59,7 +59,7 @@ func (l *loop) release() bool {
 	for _, wave := range l.waves {
 		var fresh []*entry
 		for _, e := range wave {
-			if !e.released && e.spec().Autostart {
+			if !e.released && (e.asked || e.spec().Autostart) {
 				fresh = append(fresh, e)
 			}
 		}

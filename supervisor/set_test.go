@@ -449,6 +449,28 @@ func TestRestartAllGivesWayToALateStop(t *testing.T) {
 	})
 }
 
+// A start of all programs starts each of them, also one of which an apply takes autostart away before its
+// wave comes.
+func TestStartAllAndAnApply(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["db"] = 3 * time.Second
+		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
+		b.pass(10 * time.Second)
+		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(30 * time.Second)
+		if err := b.sup.StartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("web", program.Stopped, "waits for its turn")
+		b.apply(spec("db", priority(1), notify), spec("web", priority(2), manual))
+		b.pass(10 * time.Second)
+		b.is("web", program.Running, "")
+	})
+}
+
 // If a need has given up, a start of the dependent program starts the need again. If the need fails
 // again, the start returns at once.
 func TestStartTriesTheNeedsAgain(t *testing.T) {
