@@ -46,6 +46,7 @@ func (l *loop) requestRun(e *entry) error {
 		return err
 	}
 	switch {
+	case e.halt == haltWaits && e.revive: // it starts after the stop
 	case e.halt == haltWaits:
 		e.halt = haltNone // the stop is cancelled
 		l.show(e)
@@ -139,6 +140,7 @@ func (l *loop) requestRestartAll(e *entry) error {
 		return l.refuse(e, "restart", "it does not run; `run` starts a run now")
 	}
 	e.revive, l.halts = true, true
+	e.again = false // its run starts when all programs have stopped
 	if e.active() {
 		e.halt = haltWaits
 	}

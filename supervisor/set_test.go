@@ -449,6 +449,49 @@ func TestRestartAllGivesWayToALateStop(t *testing.T) {
 	})
 }
 
+// A start of a program that a restart of all programs is about to stop does not take it out of the
+// restart.
+func TestAStartInARestartOfAll(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["web"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("db"), spec("web", needs("db")))
+		b.pass(10 * time.Second)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("db", program.Running, "stops after the programs that depend on it")
+		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
+			t.Error(err)
+		}
+		b.pass(time.Minute)
+		for _, name := range []string{"db", "web"} {
+			if st := b.status(name); st.State != program.Running || st.Run != 2 {
+				t.Errorf("%+v", st)
+			}
+		}
+	})
+}
+
+// The run of a schedule that a restart of all programs stops starts again after the others, also if the
+// next one is due already.
+func TestRestartAllOfAScheduleWithAQueuedRun(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["db"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("db"), backup(func(s *program.Spec) { s.Overlap = program.OverlapQueue }))
+		b.pass(21 * time.Minute)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "job"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("job", program.Stopped, "starts again when all programs have stopped")
+		b.pass(time.Minute)
+		if st := b.status("job"); st.State != program.Starting || st.Run != 2 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // A start of all programs starts each of them, also one of which an apply takes autostart away before its
 // wave comes.
 func TestStartAllAndAnApply(t *testing.T) {
