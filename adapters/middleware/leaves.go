@@ -281,7 +281,8 @@ func isName(key, text string) bool {
 }
 
 // rdfSpans finds the string literals of Turtle, N3, N-Triples and SPARQL
-// Update (Turtle 1.1, section 6.4), skipping IRIs and comments.
+// Update (Turtle 1.1, section 6.4), skipping IRIs and comments. Where a literal does not end,
+// nothing tells text from structure, and the whole document is one span.
 func (p *pieces) rdfSpans(raw []byte) []span {
 	var spans []span
 	for i := 0; i < len(raw); {
@@ -301,12 +302,14 @@ func (p *pieces) rdfSpans(raw []byte) []span {
 			}
 			end := literalEnd(raw, i+quote, c, quote)
 			if end < 0 {
-				return spans
+				return p.whole(raw)
 			}
 			if text := unescapeRDF(string(raw[i+quote : end])); strings.TrimSpace(text) != "" {
 				spans = append(spans, span{i + quote, end, p.piece(text), escapeRDF})
 			}
 			i = end + quote
+		case '\\': // a local name may have \' and \#
+			i += 2
 		default:
 			i++
 		}
@@ -327,9 +330,13 @@ func iriLen(b []byte) int {
 	return 1
 }
 
-// literalEnd is the index of the closing quotes, or -1 if there are none.
+// literalEnd is the index of the closing quotes, or -1 if there are none. Only a literal in three
+// quotes has more than one line.
 func literalEnd(raw []byte, i int, c byte, quote int) int {
 	for ; i+quote <= len(raw); i++ {
+		if quote == 1 && (raw[i] == '\n' || raw[i] == '\r') {
+			return -1
+		}
 		if raw[i] == '\\' {
 			i++
 			continue

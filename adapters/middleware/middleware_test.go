@@ -444,8 +444,11 @@ func TestDocumentsKeepTheirStructure(t *testing.T) {
 		"ids in use": {"application/json", `{"id":"Alice Smith","x":[{"id":"a"},"Alice"]}`, `{"id":"[PRIVATE_PERSON] Smith","x":[{"id":"a"},"[PRIVATE_PERSON]"]}`},
 		"turtle": {"text/turtle", "# Alice\n<http://x/Alice#\"> <p> \"Alice \\\"q\\\"\"@en, '''x\nAlice''' ; <q> \"\\u0041lice\" .",
 			"# Alice\n<http://x/Alice#\"> <p> \"[PRIVATE_PERSON] \\\"q\\\"\"@en, '''x\\n[PRIVATE_PERSON]''' ; <q> \"[PRIVATE_PERSON]\" ."},
-		"broken json": {"application/json", `{"a": Alice`, `{"a": [PRIVATE_PERSON]`},
-		"text":        {"text/plain; charset=utf-8", "Alice", "[PRIVATE_PERSON]"},
+		"turtle names": {"text/turtle", `x:Alice\'s <p> "Alice" . x:a\#b <p> 'Alice' .`, `x:Alice\'s <p> "[PRIVATE_PERSON]" . x:a\#b <p> '[PRIVATE_PERSON]' .`},
+		"open literal": {"text/turtle", `<a> <p> "Alice" , "Alice .`, `<a> <p> "[PRIVATE_PERSON]" , "[PRIVATE_PERSON] .`},
+		"open line":    {"text/turtle", "<a> <p> 'x .\n<b> <p> Alice, 'y' .", "<a> <p> 'x .\n<b> <p> [PRIVATE_PERSON], 'y' ."},
+		"broken json":  {"application/json", `{"a": Alice`, `{"a": [PRIVATE_PERSON]`},
+		"text":         {"text/plain; charset=utf-8", "Alice", "[PRIVATE_PERSON]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stack(t, Options{Privacy: PrivacyConfig{Redactor: &mask{}}})
