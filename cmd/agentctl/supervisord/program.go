@@ -129,8 +129,7 @@ func (t *table) logs(name string) {
 	}
 	logs := map[string]any{}
 	if to == file {
-		path = t.own(path, name)
-		logs["path"] = written(path)
+		logs["path"] = written(t.own(path, name))
 	}
 	unset := t.byKey["stderr_logfile"] == nil
 	switch {
