@@ -69,7 +69,7 @@ func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
 		return nil, err
 	}
 	// From here on the new key is in force.
-	if err := s.cfg.Files.WriteFile(s.keyFile(), sealed, 0o600); err != nil {
+	if err := s.replaceKey(sealed); err != nil {
 		err = fmt.Errorf("cannot write the new encrypted key: %w", err)
 		return nil, errors.Join(err, s.writeIdentity(current.Identity))
 	}

@@ -316,7 +316,7 @@ func (s *Store) reseal(key *Key, old []byte, managementKey, done string) (note s
 		err = s.cfg.Files.WriteFile(s.previousFile(), old, 0o600)
 	}
 	if err == nil {
-		err = s.cfg.Files.WriteFile(s.keyFile(), sealed, 0o600)
+		err = s.replaceKey(sealed)
 	}
 	if err != nil {
 		return fmt.Sprintf("the private key could not be encrypted again: %v", err)
@@ -337,7 +337,21 @@ func (s *Store) Reseal(key *Key, managementKey string) error {
 	if err := s.cfg.Files.WriteFile(s.previousFile(), old, 0o600); err != nil {
 		return fmt.Errorf("cannot keep the old encrypted key: %w", err)
 	}
-	return s.cfg.Files.WriteFile(s.keyFile(), sealed, 0o600)
+	return s.replaceKey(sealed)
+}
+
+// replaceKey writes the encrypted key. If the last step of the write fails, the sync of the directory,
+// the new file is in force all the same, and the caller must not go back to the old one: Open would
+// find a key that does not fit. Only a crash can undo such a write, and Open knows what to do then.
+func (s *Store) replaceKey(sealed []byte) error {
+	err := s.cfg.Files.WriteFile(s.keyFile(), sealed, 0o600)
+	if err == nil {
+		return nil
+	}
+	if now, _, readErr := s.cfg.Files.ReadFile(s.keyFile(), maxFile); readErr == nil && bytes.Equal(now, sealed) {
+		return nil
+	}
+	return err
 }
 
 func (s *Store) seal(key *Key, managementKey string) ([]byte, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -369,6 +370,40 @@ func TestBadAgentID(t *testing.T) {
 		if _, err := identity.NewStore(identity.Config{AgentID: id}); err == nil {
 			t.Errorf("agent id %q was taken", id)
 		}
+	}
+}
+
+// unsynced fails after it has replaced the encrypted key, as a directory does that cannot be synced.
+type unsynced struct {
+	identity.Files
+	key string
+}
+
+func (u unsynced) WriteFile(path string, data []byte, mode fs.FileMode) error {
+	err := u.Files.WriteFile(path, data, mode)
+	if path == u.key {
+		return errors.Join(err, syscall.EIO)
+	}
+	return err
+}
+
+func TestAKeyThatIsInTheFileIsInForce(t *testing.T) {
+	p := newPlace(t)
+	first := p.open(t)
+	whole := p.cfg.Files
+	p.cfg.Files = unsynced{whole, p.keyFile()}
+	second, err := p.store(t).Rotate(first, managementKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const next = "the next management key"
+	if err := p.store(t).Reseal(second.Key, next); err != nil {
+		t.Error(err) // the caller would forget the next management key
+	}
+	p.cfg.Files = whole
+	again, err := p.store(t).Open(next)
+	if err != nil || again.PublicKey != second.PublicKey || len(again.Notes) > 0 {
+		t.Errorf("after a restart: %+v, %v", again, err)
 	}
 }
 
