@@ -42,9 +42,10 @@ func (c *cli) joinBridge(ctx context.Context, conn *api.BridgeConn) error {
 	defer stop()
 	hostDone := make(chan struct{})
 	go func() {
-		// An error means that one of the two sides has ended; the code below finds out which.
-		_, _ = io.Copy(conn, c.stdin)
-		close(hostDone)
+		// After an error the host has not ended its side: it still talks, and the box takes no more.
+		if _, err := io.Copy(conn, c.stdin); err == nil {
+			close(hostDone)
+		}
 		_ = conn.CloseWrite()
 	}()
 	_, err := io.Copy(c.stdout, conn)
