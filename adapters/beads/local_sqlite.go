@@ -41,6 +41,16 @@ type opened struct {
 	wake    chan struct{}
 	stop    context.CancelFunc
 	done    chan struct{}
+
+	turns atomic.Uint64 // write transactions that have read the next end
+	mu    sync.Mutex
+	turn  uint64 // the one from which due is
+}
+
+// ending is the next end of a lease or deferral, as a write transaction has read it.
+type ending struct {
+	at   int64 // ms, 0 = none
+	turn uint64
 }
 
 // NewLocal makes the adapter without any I/O.
@@ -166,16 +176,16 @@ func (l *Local) write(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return err
 	}
-	var due int64
+	var next ending
 	err = o.db.Write(ctx, func(tx *sql.Tx) error {
 		if err := f(tx); err != nil {
 			return err
 		}
-		due, err = nextDue(ctx, tx)
+		next, err = o.nextDue(ctx, tx)
 		return err
 	})
 	if err == nil {
-		o.setDue(due)
+		o.setDue(next)
 	}
 	return err
 }
@@ -188,8 +198,15 @@ func (l *Local) read(ctx context.Context, f func(*opened, *sql.Tx) error) error 
 	return o.db.Read(ctx, func(tx *sql.Tx) error { return f(o, tx) })
 }
 
-func (o *opened) setDue(due int64) {
-	if o.due.Swap(due) != due {
+// setDue is called after the transaction, so a later one may have been here before.
+func (o *opened) setDue(next ending) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if next.turn < o.turn {
+		return
+	}
+	o.turn = next.turn
+	if o.due.Swap(next.at) != next.at {
 		select {
 		case o.wake <- struct{}{}:
 		default:
@@ -197,12 +214,13 @@ func (o *opened) setDue(due int64) {
 	}
 }
 
-func nextDue(ctx context.Context, tx *sql.Tx) (int64, error) {
-	var due sql.NullInt64
+// nextDue reads the next end in a write transaction, of which there is one at a time.
+func (o *opened) nextDue(ctx context.Context, tx *sql.Tx) (ending, error) {
+	var at sql.NullInt64
 	err := tx.QueryRowContext(ctx, `SELECT min(t) FROM (
 		SELECT min(lease_until) AS t FROM beads WHERE status = 'claimed' AND lease_until > 0
-		UNION ALL SELECT min(defer_until) FROM beads WHERE status = 'deferred' AND defer_until > 0)`).Scan(&due)
-	return due.Int64, err
+		UNION ALL SELECT min(defer_until) FROM beads WHERE status = 'deferred' AND defer_until > 0)`).Scan(&at)
+	return ending{at.Int64, o.turns.Add(1)}, err
 }
 
 // settle reopens beads whose lease has run out and ends deferrals whose time
@@ -210,7 +228,7 @@ func nextDue(ctx context.Context, tx *sql.Tx) (int64, error) {
 func (l *Local) settle(ctx context.Context, o *opened) error {
 	type expired struct{ id, actor string }
 	var told []expired
-	var due int64
+	var next ending
 	t := now()
 	err := o.db.Write(ctx, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, `SELECT id, actor FROM beads WHERE status = 'claimed' AND lease_until BETWEEN 1 AND ? ORDER BY id`, t)
@@ -229,16 +247,16 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 			updated_at = max(?1, updated_at + 1), version = version + 1 WHERE status = 'deferred' AND defer_until BETWEEN 1 AND ?1`, t); err != nil {
 			return err
 		}
-		due, err = nextDue(ctx, tx)
+		next, err = o.nextDue(ctx, tx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if due != 0 && due <= t {
-		due = t + settleRetry.Milliseconds() // of a row that another program wrote, which settle cannot change
+	if next.at != 0 && next.at <= t {
+		next.at = t + settleRetry.Milliseconds() // of a row that another program wrote, which settle cannot change
 	}
-	o.setDue(due)
+	o.setDue(next)
 	if l.cfg.LeaseExpired != nil {
 		for _, e := range told {
 			l.cfg.LeaseExpired(e.id, e.actor)
@@ -252,7 +270,8 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 func (l *Local) watch(ctx context.Context, o *opened) {
 	defer close(o.done)
 	for {
-		timer := time.NewTimer(untilDue(o.due.Load()))
+		due := o.due.Load()
+		timer := time.NewTimer(untilDue(due))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -260,8 +279,8 @@ func (l *Local) watch(ctx context.Context, o *opened) {
 		case <-o.wake:
 		case <-timer.C:
 			if err := l.settle(ctx, o); err != nil && ctx.Err() == nil {
-				// The next call settles too and reports an error; here it is only tried again.
-				o.due.CompareAndSwap(o.due.Load(), now()+settleRetry.Milliseconds())
+				// A call after that time settles too, and reports the error.
+				o.due.CompareAndSwap(due, now()+settleRetry.Milliseconds())
 			}
 		}
 		timer.Stop()
