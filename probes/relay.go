@@ -42,8 +42,8 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 	})
 }
 
-// anyRelay first tries only the relay that answered last. If that fails, it tries all others at
-// once. So a healthy box makes one connection for each check.
+// anyRelay first tries only the relay that answered last. If that fails, it tries all at once, that one
+// too. So a healthy box makes one connection for each check.
 func anyRelay(ctx context.Context, urls []string, last string, dial RelayDial) (string, error) {
 	if last != "" && dialOne(ctx, last, dial) == nil {
 		return last, nil
