@@ -232,7 +232,7 @@ var cases = []testCase{
 	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'"},
 	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\nschedule = '@hourly'"},
 	{code: "E104", want: 3, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '99 * * * *'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = 'TZ=0'\n[programs.c]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 5'"},
-	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '61 * * * *'", says: `is not a schedule: "61 * * * *": end of range (61)`},
+	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '61 * * * *'", says: `is not a schedule: "61 * * * *": the minute "61": it takes 0 to 59`},
 	{code: "E104", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '*/5 0-3 * * mon'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 10m'"},
 	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'Europe/Berlim'", says: `"Europe/Berlim"`},
 	{code: "E104", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'Europe/Berlin'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = ''"},

@@ -75,7 +75,30 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 		return cron.Every(d), true, nil
 	}
 	table, err = cron.ParseStandard(withSunday(schedule))
+	if err != nil && !strings.HasPrefix(schedule, "@") {
+		err = badField(schedule, err)
+	}
 	return table, false, err
+}
+
+// badField names the first field that is wrong, and what it takes: cron only says "end of range (25)
+// above maximum (23)".
+func badField(schedule string, err error) error {
+	fields := strings.Fields(schedule)
+	if len(fields) != 5 {
+		return fmt.Errorf("%d fields instead of 5: minute, hour, day of the month, month, day of the week", len(fields))
+	}
+	for i, takes := range []string{
+		"the minute %q: it takes 0 to 59", "the hour %q: it takes 0 to 23", "the day of the month %q: it takes 1 to 31",
+		"the month %q: it takes 1 to 12 or JAN to DEC", "the day of the week %q: it takes 0 (Sunday) to 7 or SUN to SAT",
+	} {
+		alone := []string{"*", "*", "*", "*", "*"}
+		alone[i] = fields[i]
+		if _, wrong := cron.ParseStandard(withSunday(strings.Join(alone, " "))); wrong != nil {
+			return fmt.Errorf(takes, fields[i])
+		}
+	}
+	return err
 }
 
 // withSunday writes the weekday 7 as 0: in cron both are Sunday, and the parser knows only 0.

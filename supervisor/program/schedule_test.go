@@ -132,3 +132,22 @@ func TestParseSchedule(t *testing.T) {
 		}
 	}
 }
+
+// A wrong expression: the message names the field and what it takes.
+func TestABadScheduleNamesItsField(t *testing.T) {
+	for schedule, want := range map[string]string{
+		"60 3 * * *":     `the minute "60": it takes 0 to 59`,
+		"0 25 * * *":     `the hour "25": it takes 0 to 23`,
+		"0 3 0 * *":      `the day of the month "0": it takes 1 to 31`,
+		"0 3 * 13 *":     `the month "13": it takes 1 to 12 or JAN to DEC`,
+		"0 3 * * 8":      `the day of the week "8": it takes 0 (Sunday) to 7 or SUN to SAT`,
+		"0 3 * * monday": `the day of the week "monday": it takes 0 (Sunday) to 7 or SUN to SAT`,
+		"0 3 * *":        "4 fields instead of 5: minute, hour, day of the month, month, day of the week",
+		"0 0 3 * * *":    "6 fields instead of 5: minute, hour, day of the month, month, day of the week",
+		"every minute":   "2 fields instead of 5: minute, hour, day of the month, month, day of the week",
+	} {
+		if _, err := ParseSchedule(schedule, ""); err == nil || err.Error() != want {
+			t.Errorf("%q: %v; want %s", schedule, err, want)
+		}
+	}
+}
