@@ -388,6 +388,9 @@ func TestUsers(t *testing.T) {
 			t.Errorf("%+v: got %s %s %v", c, got, id.Home, err)
 		}
 	}
+	if _, err := LoadUsers("/dev/null/passwd", "/nor/this"); err == nil || err.Error() != "cannot read /dev/null/passwd: not a directory" {
+		t.Errorf("passwd below a file: %v", err)
+	}
 	if _, err := LoadUsers("/does/not/exist", "/nor/this"); err != nil {
 		t.Errorf("a box without passwd: %v", err)
 	}

@@ -48,7 +48,7 @@ func readDatabase(path string) ([]byte, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("cannot read %s: %w", path, err)
+		return nil, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	return data, nil
 }

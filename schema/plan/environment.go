@@ -255,6 +255,9 @@ func (r *resolver) readEnvFile(path, user string) ([]variable, error) {
 		return nil, nil
 	}
 	if err != nil {
+		if file, ok := err.(*fs.PathError); ok { // its path would come twice
+			err = file.Err
+		}
 		return nil, unreadable{fmt.Errorf("cannot read %s: %w", name, err)}
 	}
 	entries, err := parseEnvFile(text)

@@ -294,7 +294,7 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"E124", "[programs.web]\ncommand=['a']\nneeds=['xvnc']", "[desktop]\nenabled=true\n[security.exceptions.desktop]\n[programs.web]\ncommand=['a']\nneeds=['xvnc']", []string{"desktop.enabled"}},
 		{"E126", "[programs.a]\ncommand=['a']\nwhen='gpu.backend'", "[programs.a]\ncommand=['a']\nwhen='desktop.enabled'", []string{"gpu.backend"}},
 		{"E126", "[programs.a]\ncommand=['a']\nwhen='desktop.enabld'", "[programs.a]\ncommand=['a']\nwhen='providers.x.enabled'", []string{"desktop.enabld"}},
-		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none", `(mount or create the file, or write "-" before its path if it may be missing)`}},
+		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"cannot read /none: file does not exist", `(mount or create the file, or write "-" before its path if it may be missing)`}},
 		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/bad'", "[programs.a]\ncommand=['a']\nenv_file='/good'", []string{"line 1: NAME=value"}},
 		{"W127", "[programs.a]\ncommand=['a', '${OF_FILE}']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none"}},
 		{"W140", "[supervisor]\nsocket_group='none'", "[supervisor]\nsocket_group='some'", []string{"supervisor.socket_group", `no group "none"`, "agentbox.toml:2:"}},
@@ -333,7 +333,7 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 				ReadFile: func(path string) ([]byte, error) {
 					text, ok := map[string]string{"/bad": "X", "/good": "X=1"}[path]
 					if !ok {
-						return nil, fs.ErrNotExist
+						return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 					}
 					return []byte(text), nil
 				},
