@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/ahead"
@@ -77,7 +78,7 @@ func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int,
 		fmt.Fprint(stdout, usageText)
 		return o, 0, true
 	case err != nil:
-		fmt.Fprintf(stderr, "agentinit: %v\n\n%s", err, usageText)
+		fmt.Fprintf(stderr, "agentinit: %s\n\n%s", reworded(err), usageText)
 		return o, 2, true
 	case *showVersion:
 		fmt.Fprintf(stdout, "agentinit %s (%s)\n", version, commit)
@@ -94,4 +95,15 @@ func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int,
 		o.command = rest
 	}
 	return o, 0, false
+}
+
+// reworded says what the flag package reports, with the two dashes of the help.
+func reworded(err error) string {
+	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+		return "unknown flag --" + name
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+		return "--" + name + " needs a value"
+	}
+	return err.Error()
 }
