@@ -65,7 +65,7 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 			}
 			refused := rules.Errors(result.Findings) || strict && len(result.Findings) > 0
 			if !quiet {
-				if err := report(c, name, result.Findings, refused); err != nil {
+				if err := report(c, name, result, refused); err != nil {
 					return failed(err)
 				}
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 // report prints the outcome of a validation in one format.
-type report func(c *cli, name string, findings []schema.Finding, failed bool) error
+type report func(c *cli, name string, checked rules.Result, failed bool) error
 
 // reports are the formats of `config validate`.
 var reports = map[string]report{"text": reportText, "json": reportJSON, "sarif": reportSARIF, "github": reportGitHub}
@@ -27,21 +27,25 @@ func printFindings(w io.Writer, findings []schema.Finding) {
 	_, _ = io.WriteString(w, out.String())
 }
 
-func reportText(c *cli, name string, findings []schema.Finding, failed bool) error {
-	printFindings(c.stderr, findings)
+func reportText(c *cli, name string, checked rules.Result, failed bool) error {
+	printFindings(c.stderr, checked.Findings)
 	if failed {
 		return nil
 	}
 	path := strings.Trim(fmt.Sprintf("%+q", name), `"`)
 	line := path + ": the manifest is valid"
-	if n := len(findings); n > 0 {
+	if n := len(checked.Findings); n > 0 {
 		line += ", " + plural.Of(n, "warning")
+	}
+	if p := checked.Plan; p != nil && len(p.Programs) == 0 && p.Profile == "none" {
+		line += ", but it starts no program" // such as the empty file that a failed import leaves
 	}
 	_, err := fmt.Fprintln(c.stdout, line)
 	return err
 }
 
-func reportJSON(c *cli, name string, findings []schema.Finding, failed bool) error {
+func reportJSON(c *cli, name string, checked rules.Result, failed bool) error {
+	findings := checked.Findings
 	if findings == nil {
 		findings = []schema.Finding{}
 	}
@@ -53,10 +57,10 @@ func reportJSON(c *cli, name string, findings []schema.Finding, failed bool) err
 }
 
 // reportGitHub writes GitHub's workflow commands, which GitHub shows at the changed lines.
-func reportGitHub(c *cli, _ string, findings []schema.Finding, _ bool) error {
+func reportGitHub(c *cli, _ string, checked rules.Result, _ bool) error {
 	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
-	for _, f := range findings {
+	for _, f := range checked.Findings {
 		place := ""
 		if f.Line > 0 {
 			place = fmt.Sprintf(",line=%d,col=%d", f.Line, f.Column)
@@ -99,7 +103,8 @@ type (
 	}
 )
 
-func reportSARIF(c *cli, _ string, findings []schema.Finding, _ bool) error {
+func reportSARIF(c *cli, _ string, checked rules.Result, _ bool) error {
+	findings := checked.Findings
 	results := make([]sarifResult, len(findings))
 	used := map[string]bool{}
 	for i, f := range findings {
