@@ -131,6 +131,9 @@ func unpack(ctx context.Context, r io.Reader, dir string) (list archiveList, err
 
 func readList(t *tar.Reader) (list archiveList, err error) {
 	h, err := t.Next()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrHeader) {
+		return list, damaged("it is not a tar archive of agentctl backup (decompress it first if it is compressed)")
+	}
 	if err != nil {
 		return list, damaged("%w", err)
 	}

@@ -278,7 +278,10 @@ func (c *cli) open(name string) (io.ReadCloser, error) {
 		return io.NopCloser(c.stdin), nil
 	}
 	f, err := os.Open(name)
-	return f, failed(err)
+	if err != nil {
+		return nil, failed(fmt.Errorf("cannot read %s: %w", printable(name), withoutPath(err)))
+	}
+	return f, nil
 }
 
 // input is the content of a file, or of standard input for "-".

@@ -344,8 +344,13 @@ func TestBackupAndRestore(t *testing.T) {
 	if b.restored["identity"] != "secret" {
 		t.Errorf("%v", b.restored)
 	}
-	b.run(1, "", "restore", filepath.Join(dir, "nowhere"))
-	b.run(1, "no backup", "restore", "-")
+	nowhere := filepath.Join(dir, "nowhere")
+	if _, stderr := b.run(1, "", "restore", nowhere); !strings.Contains(stderr, "cannot read "+nowhere+": no such file") {
+		t.Errorf("a file that does not exist: %s", stderr)
+	}
+	if _, stderr := b.run(1, "no backup", "restore", "-"); !strings.Contains(stderr, "it is not a tar archive of agentctl backup") {
+		t.Errorf("a text that is no backup: %s", stderr)
+	}
 	// The box refuses this one before agentctl has sent all of it.
 	if _, stderr := b.run(1, strings.Repeat("no backup", 1<<20), "restore", "-"); !strings.Contains(stderr, "the backup cannot be used") {
 		t.Errorf("a large file that is no backup: %s", stderr)

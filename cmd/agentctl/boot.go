@@ -100,7 +100,7 @@ func (c *cli) bootBefore(ctx context.Context, from string) (api.Boot, error) {
 	var boot api.Boot
 	text, err := readAtMost(from, maxBootRecord)
 	if err != nil {
-		return boot, failed(fmt.Errorf("%s: %w", from, err))
+		return boot, failed(fmt.Errorf("cannot read %s: %w", printable(from), err))
 	}
 	if err := json.Unmarshal(text, &boot); err != nil || boot.StartedAt.IsZero() {
 		return boot, failed(fmt.Errorf("%s is not a boot record; write one with: agentctl boot --json > FILE", from))
