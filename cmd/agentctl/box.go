@@ -143,8 +143,9 @@ func newApply(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Read the manifest again and carry out the difference",
-		Long: `Read the manifest again and carry out the difference. Programs that are
-unchanged keep running; an invalid manifest changes nothing.
+		Long: `Read the manifest again, the file that agentinit was started with, and carry out
+the difference. Programs that are unchanged keep running; an invalid manifest
+changes nothing.
 
 The command lists each program that changes, and how: live (it takes the new
 values as it runs), restart, add or remove. With --all it lists the unchanged
@@ -158,7 +159,12 @@ agentctl stop of the program ends the wait of one that cannot succeed.
 
 With --json the command prints a refusal too, as a problem document (RFC 9457)
 that holds the findings of an invalid manifest.`,
-		Args:              noArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError("apply takes no FILE, but got %q: it reads the file that agentinit was started with; change that file, then run agentctl apply", args[0])
+			}
+			return nil
+		},
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var result api.ApplyResult

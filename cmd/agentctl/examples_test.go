@@ -103,7 +103,7 @@ func TestGenerateSeveralBoxes(t *testing.T) {
 	for want, args := range map[string][]string{
 		"are both the box \"one\"": {"compose", one, write("other/one.toml")},
 		"names the box \"Two_2\"":  {"compose", one, write("Two_2.toml")},
-		"accepts at most 1 arg":    {"kubernetes", one, two},
+		"takes at most 1 argument": {"kubernetes", one, two},
 		"cannot read":              {"compose", one, filepath.Join(dir, "none.toml")},
 	} {
 		if out, stderr, code := agentctl(t, append([]string{"generate"}, args...)...); code == exitOK || out != "" || !strings.Contains(stderr, want) {

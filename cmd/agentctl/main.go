@@ -10,12 +10,16 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	_ "github.com/dreamlab-ai/agentinit/cmd/agentctl/quick" // the usual status, before main
+	"github.com/dreamlab-ai/agentinit/internal/plural"
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -151,18 +155,81 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// withUsage adds what a command takes to cobra's own errors: "accepts 1 arg(s),
-// received 0" does not say which.
+// withUsage says in our words what cobra and pflag report about a command line, and adds what the
+// command takes.
 func withUsage(cmd *cobra.Command, err error) error {
 	var coded *exitError
-	if err == nil || errors.As(err, &coded) || cmd.HasSubCommands() {
+	if err == nil || errors.As(err, &coded) {
 		return err
 	}
-	if _, set, ok := strings.Cut(err.Error(), "none of the others can be; ["); ok {
-		set, _, _ = strings.Cut(set, "]")
-		err = fmt.Errorf("--%s exclude each other: leave one out", strings.ReplaceAll(set, " ", " and --"))
+	hint := ""
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
+		hint = nearestFlag(cmd, unknown.GetSpecifiedName())
 	}
-	return usageError("%w; usage: %s", err, cmd.UseLine())
+	if cmd.HasSubCommands() {
+		return usageError("%w%s", err, hint)
+	}
+	return usageError("%w%s; usage: %s", reworded(cmd, err), hint, cmd.UseLine())
+}
+
+// nearestFlag names the flag of cmd that an unknown one was probably meant to be. A letter means a flag
+// of the command itself that has no letter: -v is --version.
+func nearestFlag(cmd *cobra.Command, name string) string {
+	var known []string
+	if len(name) == 1 {
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Shorthand == "" && strings.HasPrefix(f.Name, name) {
+				known = append(known, f.Name)
+			}
+		})
+		if len(known) != 1 {
+			return ""
+		}
+		return " (did you mean --" + known[0] + "?)"
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	if near, ok := schema.Nearest(name, known); ok {
+		return " (did you mean --" + near + "?)"
+	}
+	return ""
+}
+
+// reworded replaces messages of cobra and pflag that are written for the author of a command, such as
+// "accepts 1 arg(s), received 0".
+func reworded(cmd *cobra.Command, err error) error {
+	text := err.Error()
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	var least, most, got int
+	counted := func(format string, n ...any) bool {
+		_, miss := fmt.Sscanf(text, format, n...)
+		return miss == nil
+	}
+	switch {
+	case counted("accepts %d arg(s), received %d", &most, &got):
+		return fmt.Errorf("%s takes %s, but got %d", path, plural.Of(most, "argument"), got)
+	case counted("requires at least %d arg(s), only received %d", &least, &got):
+		return fmt.Errorf("%s takes at least %s, but got %d", path, plural.Of(least, "argument"), got)
+	case counted("accepts at most %d arg(s), received %d", &most, &got):
+		return fmt.Errorf("%s takes at most %s, but got %d", path, plural.Of(most, "argument"), got)
+	case counted("accepts between %d and %d arg(s), received %d", &least, &most, &got):
+		return fmt.Errorf("%s takes %d to %s, but got %d", path, least, plural.Of(most, "argument"), got)
+	}
+	if _, set, ok := strings.Cut(text, "none of the others can be; ["); ok {
+		set, _, _ = strings.Cut(set, "]")
+		return fmt.Errorf("--%s exclude each other: leave one out", strings.ReplaceAll(set, " ", " and --"))
+	}
+	var number *strconv.NumError
+	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) && errors.As(err, &number) {
+		want := "write a whole number"
+		switch {
+		case number.Func == "ParseBool":
+			want = "write true or false"
+		case errors.Is(number, strconv.ErrRange):
+			want = "the number is too large"
+		}
+		return fmt.Errorf("--%s %q: %s", bad.GetFlag().Name, shortened(bad.GetValue()), want)
+	}
+	return err
 }
 
 // tell prints why a command failed and returns its exit status.
