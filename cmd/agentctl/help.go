@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,9 @@ func newHelp(c *cli) *cobra.Command {
 		Use:   "help [COMMAND...|TOPIC [SECTION]]",
 		Short: "Show the help of a command, or a topic of the reference",
 		Long: "Show the help of a command, or a topic of the reference. With SECTION it shows\n" +
-			"only the sections of the topic whose title begins with this word. The name of a\n" +
-			"program may be left out: programs.logs is the section [programs.<name>.logs].\n\nTopics:\n" + topicList(),
+			"only the sections of the topic whose title begins with this word, or the section\n" +
+			"of a key. The name of a program may be left out: programs.logs and\n" +
+			"programs.logs.path are the section [programs.<name>.logs].\n\nTopics:\n" + topicList(),
 		Example: "  agentctl help restart\n  agentctl help manifest programs.logs\n  agentctl help rules E016",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return completeHelp(cmd.Root(), args, prefix), cobra.ShellCompDirectiveNoFileComp
@@ -66,9 +68,12 @@ func topicList() string {
 func (c *cli) showTopic(t docs.Topic, section []string) error {
 	text := t.Text
 	if len(section) > 0 {
-		found, headings, ok := "", []string(nil), false
-		if found, headings, ok = manual.Section(text, strings.Join(section, " ")); !ok {
-			what := strings.Join(section, " ")
+		what := strings.Join(section, " ")
+		found, headings, ok := manual.Section(text, what)
+		if !ok {
+			found, ok = sectionOfKey(text, what)
+		}
+		if !ok {
 			return usageError("the topic %[1]s has no section %[2]q%[3]s; agentctl help %[1]s shows all", t.Name, what, nearest(headings, what))
 		}
 		text = found
@@ -78,6 +83,17 @@ func (c *cli) showTopic(t docs.Topic, section []string) error {
 		columns = min(wide, 100)
 	}
 	return c.write([]byte(manual.Terminal(text, columns)))
+}
+
+// sectionOfKey is the section whose table has the key at the end of what: that of programs.logs for
+// programs.logs.path.
+func sectionOfKey(text, what string) (string, bool) {
+	dot := strings.LastIndexByte(what, '.')
+	if dot < 0 {
+		return "", false
+	}
+	found, _, ok := manual.Section(text, what[:dot])
+	return found, ok && strings.Contains(found, "\n| `"+what[dot+1:]+"` |")
 }
 
 // nearest names the sections that begin like the requested one.
@@ -105,6 +121,11 @@ func nearest(headings []string, what string) string {
 
 // completeHelp offers commands, subcommands of the words before, and topics.
 func completeHelp(root *cobra.Command, args []string, prefix string) (out []string) {
+	for _, t := range docs.Topics() {
+		if len(args) == 1 && t.Name == args[0] {
+			return completeSection(t.Text, prefix)
+		}
+	}
 	parent, _, err := root.Find(args)
 	if err != nil {
 		return nil
@@ -117,6 +138,19 @@ func completeHelp(root *cobra.Command, args []string, prefix string) (out []stri
 	for _, t := range docs.Topics() {
 		if len(args) == 0 && strings.HasPrefix(t.Name, prefix) {
 			out = append(out, cobra.CompletionWithDesc(t.Name, t.Short))
+		}
+	}
+	return out
+}
+
+// completeSection offers the tables and codes that head the sections of a topic.
+func completeSection(text, prefix string) (out []string) {
+	_, headings, _ := manual.Section(text, "")
+	for _, h := range headings {
+		word, _, _ := strings.Cut(strings.Trim(h, "[]"), " ")
+		word = strings.ReplaceAll(strings.TrimRight(word, ","), ".<name>", "")
+		if strings.HasPrefix(word, prefix) && !slices.Contains(out, word) {
+			out = append(out, word)
 		}
 	}
 	return out
