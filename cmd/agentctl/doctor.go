@@ -300,7 +300,7 @@ func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 			want = have
 		}
 		out = append(out, compared("bound", l.name, want, have,
-			"see why in the box's log, and whether "+l.variable+" says another port than the manifest"))
+			"restart the box if this port is new in the manifest; otherwise see the box's log, and whether "+l.variable+" sets another port"))
 	}
 	metrics := cmp.Or(bound["metrics"], "off")
 	if !portNumber(metrics) {
