@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// foreignVerbs are words of other tools (supervisorctl, docker, systemctl), with the commands that
+// foreignVerbs are words of other tools (supervisorctl, docker, systemctl, kubectl), with the commands that
 // do the same here. They are not aliases, because output and exit status differ. So each answer
 // says what to write.
 var foreignVerbs = [][2]string{
@@ -14,7 +14,11 @@ var foreignVerbs = [][2]string{
 	{"list", "use: agentctl status"},
 	{"ls", "use: agentctl status"},
 	{"show", "use: agentctl status --json NAME, or agentctl why NAME"},
+	{"describe", "use: agentctl status NAME, or agentctl why NAME"},
+	{"inspect", "use: agentctl status NAME, or agentctl why NAME"},
+	{"info", "use: agentctl status NAME, or agentctl why NAME"},
 	{"pid", "use: agentctl status --json NAME"},
+	{"history", "use: agentctl audit for requests, or agentctl events for states"},
 	{"avail", "use: agentctl status, or agentctl plan for what the manifest says"},
 	{"tail", "use: agentctl logs -n 100 NAME, with -f to follow"},
 	{"maintail", "agentinit logs to its own output; use: agentctl events"},
@@ -27,9 +31,19 @@ var foreignVerbs = [][2]string{
 	{"reread", "use: agentctl apply --dry-run"},
 	{"update", "use: agentctl apply"},
 	{"reload", "use: agentctl apply, or agentctl signal HUP NAME for one program"},
+	{"daemon-reload", "use: agentctl apply"},
+	{"diff", "use: agentctl apply --dry-run"},
+	{"edit", "edit the manifest, then use: agentctl apply"},
+	{"rollback", "write the former manifest into the file, then use: agentctl apply"},
+	{"undo", "write the former manifest into the file, then use: agentctl apply"},
 	{"add", "write it into the manifest, then use: agentctl apply"},
 	{"remove", "set enabled = false in the manifest, then use: agentctl apply"},
 	{"rm", "set enabled = false in the manifest, then use: agentctl apply"},
+	{"enable", "set autostart = true in the manifest, then use: agentctl apply"},
+	{"disable", "set autostart = false in the manifest, then use: agentctl apply"},
+	{"pause", "use: agentctl stop NAME; a schedule is paused by it"},
+	{"resume", "use: agentctl start NAME"},
+	{"trigger", "use: agentctl run NAME"},
 	{"scale", "set instances in the manifest, then use: agentctl apply"},
 	{"up", "use: agentctl start NAME, or agentctl start --all"},
 	{"down", "use: agentctl stop NAME, or agentctl shutdown for the whole box"},

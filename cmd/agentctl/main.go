@@ -165,6 +165,9 @@ func withUsage(cmd *cobra.Command, err error) error {
 	hint := ""
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		hint = nearestFlag(cmd, unknown.GetSpecifiedName())
+		if cmd.Name() == "signal" && unknown.GetSpecifiedShortnames() != "" { // as in kill -9
+			hint = " (write the signal without -, as in: agentctl signal KILL web)"
+		}
 	}
 	if cmd.HasSubCommands() {
 		return usageError("%w%s", err, hint)
