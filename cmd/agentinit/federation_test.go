@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,8 @@ import (
 	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -176,11 +179,17 @@ func TestRelaysThatNoHostMayName(t *testing.T) {
 // What a manifest of a federation says wrong is refused before anything is dialled, by its key.
 func TestFederationThatIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"mode = \"client\"\nexternal_url = \"ftp://host\"":  "this box cannot be a client of a host: federation.external_url: must be an http or https URL",
+		"mode = \"client\"\nexternal_url = \"ftp://host\"": "this box cannot be a client of a host: federation.external_url: must be an http or https URL",
+		"mode = \"client\"": "this box cannot be a client of a host: federation.external_url: must be an http or https URL",
+		"mode = \"host\"\nrelay_urls = [\"http://relay\"]":  "federation.relay_urls cannot be given to boxes: ",
+		"mode = \"host\"\nheartbeat = \"301s\"":             "federation.heartbeat is 5m1s; write 5s to 5m",
 		"mode = \"host\"\nallowed_pubkeys = [\"79be667e\"]": "federation.allowed_pubkeys[0] is no public key: ",
 		"mode = \"host\"\nheartbeat = \"1s\"":               "federation.heartbeat is 1s; write 5s to 5m",
 	} {
-		m, _ := manifestOf(t, "[federation]\n"+text+"\n")
+		m, doc := manifestOf(t, "[federation]\n"+text+"\n")
+		if !slices.ContainsFunc(rules.Run(doc, rules.Facts{}), func(f schema.Finding) bool { return f.Code == "W115" }) {
+			t.Errorf("%s: the validation does not warn", text)
+		}
 		b := &box{}
 		_, clientErr := b.newMember(m)
 		_, hostErr := b.newHosting(m)

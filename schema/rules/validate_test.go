@@ -22,7 +22,7 @@ func TestStagesReportTogether(t *testing.T) {
 	for _, f := range r.Findings {
 		codes += f.Code + " "
 	}
-	if codes != "W012 E016 E014 E014 E021 " {
+	if codes != "W012 W115 E016 E014 E014 E021 " {
 		t.Errorf("findings %s", codes)
 	}
 	if r.Plan != nil {
