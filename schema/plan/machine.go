@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -14,6 +15,7 @@ func (r *resolver) machine() {
 	}
 	if !r.facts.InBox {
 		r.notHere("supervisor.socket_group", Group, r.m.Supervisor.SocketGroup, "supervisor", "socket_group")
+		r.agents()
 	}
 	seen := map[string]bool{}
 	for i := range r.plan.Programs {
@@ -51,6 +53,30 @@ func (r *resolver) notHere(whose string, what Thing, name string, keys ...string
 		Value: name, Message: whose + ": this machine has no " + string(what) + " " + schema.Quote(name),
 		Hint: "nothing to do if the box has it",
 	}, keys...)
+}
+
+// agents reports accounts of [supervisor.agents] and of templates, which only this class starts.
+func (r *resolver) agents() {
+	if r.m.Adapters.Orchestrator != "local-process-manager" {
+		return
+	}
+	check := func(user, group string, groups []string, keys ...string) {
+		if user == "" {
+			return // group and groups have no effect without a user
+		}
+		at := func(key string) []string { return append(slices.Clone(keys), key) }
+		r.notHere(schema.Path(at("user")...), User, user, at("user")...)
+		r.notHere(schema.Path(at("group")...), Group, group, at("group")...)
+		for _, g := range groups {
+			r.notHere(schema.Path(at("groups")...), Group, g, at("groups")...)
+		}
+	}
+	all := r.m.Supervisor.Agents
+	check(all.User, all.Group, all.Groups, "supervisor", "agents")
+	for _, name := range slices.Sorted(maps.Keys(r.m.Templates)) {
+		t := r.m.Templates[name]
+		check(t.User, t.Group, t.Groups, "templates", name)
+	}
 }
 
 func (r *resolver) account(p *Program) {

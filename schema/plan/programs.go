@@ -133,9 +133,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		}, "programs", s.name)
 		return
 	}
-	if words, ok := merged["command"].(string); ok {
-		r.shellSyntax(s, words)
-	}
+	r.shellSyntax(s)
 	r.supervisordTexts(s)
 	s.variables = anyText(merged, func(text string) bool { return strings.Contains(text, "$") })
 	maps.Copy(merged, schema.ScheduleDefaults(merged, s.layers[1:]...))
@@ -294,21 +292,37 @@ func (r *resolver) supervisordTexts(s *source) {
 // operators are words that only have a meaning in a shell.
 var operators = []string{"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"}
 
-func (r *resolver) shellSyntax(s *source, command string) {
-	if s.written["command"] == nil {
-		return
-	}
-	words, err := schema.SplitCommand(command)
-	if err != nil {
-		return // schema.Load has reported E016
-	}
-	for _, w := range words {
-		if slices.Contains(operators, w) {
-			r.report("W123", schema.Finding{
-				Value: w, Message: "the command of " + s.name + " holds " + schema.Quote(w) + ", but no shell runs it",
-				Hint: `write command = ["sh", "-c", "…"]`,
-			}, "programs", s.name, "command")
+// shellSyntax looks at the commands that the program's own table writes as one text.
+func (r *resolver) shellSyntax(s *source) {
+	check := func(table map[string]any, keys ...string) {
+		key := keys[len(keys)-1]
+		command, _ := table[key].(string)
+		words, err := schema.SplitCommand(command)
+		if err != nil {
+			return // schema.Load has reported E016
+		}
+		i := slices.IndexFunc(words, func(w string) bool { return slices.Contains(operators, w) })
+		if i < 0 {
 			return
+		}
+		what := "the command of " + s.name
+		if key != "command" {
+			what = schema.Path(append([]string{"programs", s.name}, keys...)...)
+		}
+		r.report("W123", schema.Finding{
+			Value: words[i], Message: what + " holds " + schema.Quote(words[i]) + ", but no shell runs it",
+			Hint: "write " + key + ` = ["sh", "-c", "…"]`,
+		}, append([]string{"programs", s.name}, keys...)...)
+	}
+	check(s.written, "command")
+	check(s.written, "stop_command")
+	hooks, _ := s.written["hooks"].(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(hooks)) {
+		check(hooks, "hooks", key)
+	}
+	for _, key := range []string{"ready", "health"} {
+		if probe, ok := s.written[key].(map[string]any); ok { // a list of probes is rare
+			check(probe, key, "exec")
 		}
 	}
 }
