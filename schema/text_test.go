@@ -572,6 +572,11 @@ func TestUsualMistakes(t *testing.T) {
 			t.Errorf("%s\n got %v\nwant %s", text, findings, want)
 		}
 	}
+	for _, text := range []string{"programs = ['web']", "[[programs]]\nname = 'web'"} {
+		if _, _, findings := load(t, text); len(findings) != 1 || findings[0].Hint != "write each program as [programs.NAME], with command below it" {
+			t.Errorf("%s: %v", text, findings)
+		}
+	}
 	_, _, findings := load(t, "[[programs.web]]\ncommand = \"x\"\n")
 	if len(findings) != 1 || findings[0].Hint != "write [programs.web], with single brackets" {
 		t.Errorf("an array of tables: %v", findings)

@@ -164,6 +164,8 @@ func (v *validator) typeHint(s *shape, value any) string {
 		return "write it in quotes"
 	case s.kinds == kArray && got&(kTable|kArray) == 0 && s.items != nil && v.typed(s.items, value) && !secretive(s, value):
 		return "write [" + Describe(value) + "]"
+	case v.here() == "programs":
+		return "write each program as [programs.NAME], with command below it"
 	case s.kinds == kTable && len(list) > 0 && kindOf(list[0]) == kTable:
 		return "write [" + v.here() + "], with single brackets"
 	case s.kinds == kTable && !strings.Contains(v.here(), "["):

@@ -78,6 +78,11 @@ func refusedAtBoot(d *schema.Document, f Facts) (out []schema.Finding) {
 		!strings.Contains(to, "=") && !strings.HasPrefix(to, "postgres://") && !strings.HasPrefix(to, "postgresql://") {
 		report("is no PostgreSQL connection string", "write it as in postgres://USER@HOST/DATABASE or host=HOST dbname=DATABASE", "integrations", "ruvector_external", "conninfo")
 	}
+	if e := m.Slots.Memory.Embedder; e.Kind == "http" && e.URL != "" && (m.Adapters.Memory == "embedded-ruvector" || m.Adapters.Memory == "external-pg") {
+		if u, err := url.Parse(e.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			report("is no http or https URL", "write it as in http://ollama:11434", "slots", "memory", "embedder", "url")
+		}
+	}
 	if to := m.Observability.OTLPEndpoint; to != "" && !f.set("AGENTBOX_OTLP_ENDPOINT") {
 		if u, err := url.Parse(to); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 			report("is no http or https URL", "write it as in http://collector:4318", "observability", "otlp_endpoint")

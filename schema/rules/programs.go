@@ -131,7 +131,12 @@ func unknownSignals(p programTable) (out []schema.Finding) {
 			hint = "did you mean " + schema.Quote(near) + "?"
 		}
 		written := strings.Fields(text)[0]
-		out = append(out, valued(p.finding("names an unknown signal "+schema.Quote(written), hint, keys...), written))
+		message := "names an unknown signal " + schema.Quote(written)
+		if _, err := schema.ParseDuration(written); err == nil {
+			message = schema.Quote(written) + " is a wait without a signal"
+			hint = "write the wait behind its signal, as in " + schema.Quote("TERM "+written)
+		}
+		out = append(out, valued(p.finding(message, hint, keys...), written))
 	}
 	switch stop := p.table["stop"].(type) {
 	case string:
