@@ -130,7 +130,7 @@ func newAgentSpawn(c *cli) *cobra.Command {
 	f.StringVar(&in.Cwd, "cwd", "", "working directory")
 	f.StringVar(&in.Name, "name", "", "name for people")
 	f.Var((*pairs)(&in.Labels), "label", "label; may be repeated")
-	f.IntVar(&in.TimeoutS, "timeout", 0, "seconds until it is ended")
+	f.Var((*wholeSeconds)(&in.TimeoutS), "timeout", "end it after this long")
 	f.BoolVar(&in.StdinOpen, "stdin", false, "keep its standard input open for attach")
 	return cmd
 }
@@ -230,7 +230,7 @@ func ending(code *int, signal string) string {
 }
 
 func newAgentKill(c *cli) *cobra.Command {
-	var grace int
+	grace := 10
 	cmd := &cobra.Command{
 		Use: "kill ID...", Short: "Kill agents and every process that they started", Args: cobra.MinimumNArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -247,7 +247,7 @@ func newAgentKill(c *cli) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&grace, "grace", 10, "seconds between SIGTERM and SIGKILL")
+	cmd.Flags().Var((*wholeSeconds)(&grace), "grace", "time between SIGTERM and SIGKILL")
 	return cmd
 }
 

@@ -131,7 +131,7 @@ func newBeadClaim(c *cli) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&in.Actor, "actor", "", "who holds it (default: you)")
-	cmd.Flags().IntVar(&in.LeaseS, "lease", 0, "seconds until it is open again, 30-86400")
+	cmd.Flags().Var((*wholeSeconds)(&in.LeaseS), "lease", "open it again after this long, 30s to 24h")
 	return cmd
 }
 

@@ -17,8 +17,11 @@ import (
 
 func newWhy(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use:               "why NAME",
-		Short:             "Explain why a program is in its state",
+		Use:   "why NAME",
+		Short: "Explain why a program is in its state",
+		Long: `Explain why a program is in its state: since when, what happens next, how the
+latest run ended, what the program needs and what needs it, the newest events, and
+which command to type. NAME is one program, or one instance ("worker:0").`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {

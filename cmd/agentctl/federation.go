@@ -63,7 +63,7 @@ func newFederationEvict(c *cli) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what the box is told")
 	cmd.Flags().BoolVar(&permanent, "permanent", false, "it may not register again until federation admit")
-	cmd.Flags().IntVar(&retry, "retry-after", 0, "seconds until it registers again, at most 3600")
+	cmd.Flags().Var((*wholeSeconds)(&retry), "retry-after", "let it register again after this long, at most 1h")
 	return cmd
 }
 

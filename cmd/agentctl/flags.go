@@ -37,6 +37,28 @@ func (s *seconds) String() string {
 // Type is the name of the value in help.
 func (*seconds) Type() string { return "duration" }
 
+// wholeSeconds is a duration flag whose value goes to agentinit as a number of whole seconds.
+type wholeSeconds int
+
+// Set reads a flag.
+func (s *wholeSeconds) Set(text string) error {
+	var d seconds
+	if err := d.Set(text); err != nil || time.Duration(d)%time.Second != 0 {
+		return errors.New("write whole seconds, as in 10s, 1m30s, or a number")
+	}
+	*s = wholeSeconds(time.Duration(d) / time.Second)
+	return nil
+}
+
+// String writes it so that Set can read it; 0 is empty, and help then shows no default.
+func (s *wholeSeconds) String() string {
+	d := seconds(time.Duration(*s) * time.Second)
+	return d.String()
+}
+
+// Type is the name of the value in help.
+func (*wholeSeconds) Type() string { return "duration" }
+
 // lineCount is a number of lines in the meaning of the control socket.
 type lineCount struct {
 	wanted int  // 0 means all that agentinit keeps, -1 none
