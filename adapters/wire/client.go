@@ -332,6 +332,9 @@ func (c *Client) send(ctx context.Context, r Request, key string) (*http.Respons
 	// If the error body breaks off, the status is still known.
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
 	e := adapters.FromProblem(res.StatusCode, res.Header, body)
+	if e.Code == adapters.CodeUnauthenticated { // otherwise the caller takes it for a word about its own credential
+		e.Message = c.base.Scheme + "://" + c.base.Host + " does not accept the credential of this box: " + e.Message
+	}
 	for name, field := range r.Keep {
 		if v := res.Header.Get(name); v != "" {
 			e = e.With(field, v)

@@ -212,6 +212,27 @@ func TestCallersMistakesDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
+// Who reads the error has a credential too, for the box itself. The error says whose was refused, and
+// by whom.
+func TestARefusedCredentialIsThatOfTheBox(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"code":"UNAUTHENTICATED","detail":"the credential is wrong"}`)
+	}))
+	defer srv.Close()
+	c, err := New(Config{Slot: adapters.SlotBeads, BaseURL: srv.URL + "/base", Key: "k", Auth: Bearer(func() string { return "secret" })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.JSON(t.Context(), Request{Method: http.MethodGet, Path: "/v1/beads"}, nil, nil)
+	want := srv.URL + " does not accept the credential of this box: the credential is wrong"
+	if e := adapters.AsError(err); e == nil || e.Code != adapters.CodeUnauthenticated || e.Message != want {
+		t.Errorf("%v; want %s", err, want)
+	}
+}
+
 func TestAHangingPeerIsATimeoutWithinTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
