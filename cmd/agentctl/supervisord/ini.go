@@ -179,6 +179,12 @@ func (c *converter) include(files Files) (unmatched []string, err error) {
 	t := c.table(s)
 	text, ok := t.plain("files")
 	if !ok {
+		for _, pattern := range strings.Fields(e.value) {
+			if strings.Contains(strings.ReplaceAll(pattern, "%(here)s", ""), "%(") {
+				e.value = pattern
+				break
+			}
+		}
 		return nil, cmp.Or[error](t.err, c.refusal(s, &e, "the path depends on the environment", "write the path itself"))
 	}
 	for _, pattern := range strings.Fields(text) {

@@ -236,6 +236,7 @@ func TestRefused(t *testing.T) {
 		{a + "[supervisord]\nloglevel=loud", `s.conf:4: [supervisord] loglevel = "loud": it is not known; write critical, error, warn, info, debug, trace or blather`},
 		{"[supervisord]\nnodaemon=true\n  [program:a]\n  command=a", "s.conf:3: [supervisord] nodaemon: an indented line continues the value, and this one looks like a section; remove the blanks before it"},
 		{"[include]\nfiles=%(host_node_name)s/*", `s.conf:2: [include] files = "%(host_node_name)s/*": the path depends on the environment; write the path itself`},
+		{"[include]\nfiles=%(here)s/a.conf %(ENV_X)s.conf", `s.conf:2: [include] files = "%(ENV_X)s.conf": the path depends on the environment; write the path itself`},
 		{"[include]\nfiles=%(ENV_X)s", `s.conf:2: [include] files = "%(ENV_X)s": the path depends on the environment; write the path itself`},
 	} {
 		if got, _, err := convert(tc.text, nil); err == nil || err.Error() != tc.want {
