@@ -29,6 +29,9 @@ If a part cannot be copied, for example because its slot is degraded, there is n
 backup, and the error names the part. --skip leaves a part out; the backup
 records that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, screen := terminal(c.stdout); args[0] == "-" && screen {
+				return usageError("a backup is not text: name a FILE, or send standard output to a file or a pipe, not to the terminal")
+			}
 			if args[0] != "-" {
 				if err := replaceable(args[0]); err != nil {
 					return err

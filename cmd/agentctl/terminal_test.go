@@ -211,3 +211,18 @@ func (w *waiter) Write(p []byte) (int, error) {
 	w.shown <- string(p)
 	return len(p), nil
 }
+
+// A backup would write control characters to the terminal, as tar refuses to.
+func TestBackupRefusesATerminal(t *testing.T) {
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	defer ptmx.Close()
+	defer tty.Close()
+	var stderr bytes.Buffer
+	none := func(string) (string, bool) { return "", false }
+	if code := run(t.Context(), []string{"backup", "-"}, none, strings.NewReader(""), tty, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "name a FILE") {
+		t.Errorf("%d, %s", code, stderr.String())
+	}
+}
