@@ -54,6 +54,8 @@ The manifest is --manifest, else $AGENTBOX_CONFIG, else /etc/agentbox.toml.
 With --root every path is below DIR, so that a box boots unprivileged.
 Without --manifest and --root before --, agentinit reads no manifest and runs CMD alone,
 even if $AGENTBOX_CONFIG is set. "agentinit init CMD …" means "agentinit -- CMD …".
+With -g, signals go to the process group of CMD, not to CMD alone. -s, known from tini, has no effect:
+agentinit becomes a subreaper by itself if it is not PID 1.
 
 signals: TERM, INT stop the box (a second one gives the programs 1 s at most, a third kills now);
   QUIT the same with a goroutine dump; HUP applies the manifest again;
@@ -61,7 +63,7 @@ signals: TERM, INT stop the box (a second one gives the programs 1 s at most, a 
 
 exit: 0 asked to stop · 1 internal error · 2 usage · 64 manifest invalid · 65 immutable root violated ·
   66 artifact missing · 67 required program FATAL before the seal · 68 seal timeout · 69 orchestrator adapter ·
-  70 adapter contract · 73 directory, socket, key or identity · else the status of the program that ended the box
+  70 adapter contract · 73 directory, socket, key, identity or log collector · else the status of the program that ended the box
 `
 
 // parseOptions reads the command line. handled is true if it asked for help or the version, or was
