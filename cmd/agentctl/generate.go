@@ -55,7 +55,7 @@ func generators() []generator {
 		}, several: func(boxes []*compose.Box) compose.File {
 			return compose.File{Name: "docker-compose.yml", Content: compose.Compose(boxes...)}
 		}},
-		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, if asked for, PodMonitor",
+		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, with --pod-monitor, PodMonitor",
 			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
 				out, notes := b.Kubernetes(o.cluster)
 				o.notes = slices.Concat(b.Notes, notes)
