@@ -48,7 +48,7 @@ func refusedAtBoot(d *schema.Document, f Facts) (out []schema.Finding) {
 		}
 		for i, key := range m.Federation.AllowedPubkeys {
 			if !publicKey().MatchString(key) {
-				report("["+strconv.Itoa(i)+"] is no public key", "write its 64 hexadecimal digits in lower case, or npub1…", "federation", "allowed_pubkeys")
+				report("is no public key", "write its 64 hexadecimal digits in lower case, or npub1…", "federation", "allowed_pubkeys", "["+strconv.Itoa(i)+"]")
 			}
 		}
 		if n := len(m.Federation.RelayURLs); n > mostHostRelays {
@@ -56,7 +56,7 @@ func refusedAtBoot(d *schema.Document, f Facts) (out []schema.Finding) {
 		}
 		for i, text := range m.Federation.RelayURLs {
 			if u, err := url.Parse(text); err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-				report("["+strconv.Itoa(i)+"] is no address of a relay", "write ws://HOST or wss://HOST, without credentials", "federation", "relay_urls")
+				report("is no address of a relay", "write ws://HOST or wss://HOST, without credentials", "federation", "relay_urls", "["+strconv.Itoa(i)+"]")
 			}
 		}
 	}
