@@ -97,7 +97,11 @@ func (c *Copy) Close() error { return c.place.Close() }
 func (s *State) selected(o CopyOptions) (parts []Part, skipped []string, err error) {
 	for _, name := range o.Skip {
 		if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == name }) {
-			return nil, nil, adapters.Invalid("skip", "this box keeps no %q", adapters.Cut(name, 64))
+			var kept []string
+			for _, p := range s.Parts {
+				kept = append(kept, p.Name)
+			}
+			return nil, nil, adapters.Invalid("skip", "this box keeps no %q, only %s", adapters.Cut(name, 64), strings.Join(kept, ", "))
 		}
 	}
 	for _, part := range s.Parts {

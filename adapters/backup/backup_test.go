@@ -130,13 +130,23 @@ func TestARefusedChoiceNamesItsField(t *testing.T) {
 	}{
 		{"empty", archiveList{}, nil},
 		{"is secret", key, nil},
-		{"has no", key, []string{"beads"}},
+		{`has no "beads"; it has key`, key, []string{"beads"}},
+		{"it has no part", archiveList{}, []string{"beads"}},
 		{"keeps no", archiveList{Files: []archivedFile{{Name: "other/file"}}}, nil},
 	} {
 		_, err := s.choose(RestoreOptions{Parts: c.parts}, c.list, new(Restored))
 		if e := adapters.AsError(err); e == nil || e.Code != adapters.CodeValidation || e.Fields["field"] != "part" || !strings.Contains(e.Message, c.want) {
 			t.Errorf("%s: %+v", c.want, e)
 		}
+	}
+}
+
+// A part to leave out that the box does not keep: the error names those that it keeps.
+func TestARefusedSkipNamesTheParts(t *testing.T) {
+	s := &State{Parts: []Part{{Name: "beads"}, {Name: "events"}}}
+	_, _, err := s.selected(CopyOptions{Skip: []string{"bead"}})
+	if e := adapters.AsError(err); e == nil || !strings.Contains(e.Message, `this box keeps no "bead", only beads, events`) {
+		t.Errorf("%v", err)
 	}
 }
 

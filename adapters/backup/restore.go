@@ -2,11 +2,13 @@ package backup
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -235,7 +237,8 @@ func (s *State) choose(o RestoreOptions, list archiveList, out *Restored) (chose
 	}
 	for _, name := range o.Parts {
 		if found[name] == nil {
-			return nil, adapters.Invalid("part", "the backup has no %q", adapters.Cut(name, 64))
+			return nil, adapters.Invalid("part", "the backup has no %q; it has %s", adapters.Cut(name, 64),
+				adapters.Cut(cmp.Or(strings.Join(slices.Sorted(maps.Keys(found)), ", "), "no part"), 200))
 		}
 	}
 	for _, part := range s.Parts {
