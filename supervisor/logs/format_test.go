@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,7 +248,7 @@ func FuzzFramer(f *testing.F) {
 				t.Fatalf("block of %d lines says %d: %q", n, blk.lines, blk.text)
 			}
 			blk.eachLine(func(ln rawLine) bool {
-				if len(ln.text) > limit {
+				if most := limit + bytes.Count(ln.text[max(len(ln.text)-1, 0):], []byte{'\r'}); len(ln.text) > most {
 					t.Fatalf("line %q (limit %d)", ln.text, limit)
 				}
 				return true
@@ -282,6 +284,41 @@ func FuzzFramer(f *testing.F) {
 			t.Fatalf("in %q\nout %q", in, out)
 		}
 	})
+}
+
+// A line of just the longest length is whole, also if it ends with CRLF and however it is read.
+func TestLongestLine(t *testing.T) {
+	line := strings.Repeat("x", 16)
+	for text, want := range map[string][]block{
+		line + "\n":       {{text: []byte(line + "\n"), lines: 1}},
+		line + "\r\n":     {{text: []byte(line + "\r\n"), lines: 1}},
+		line + "\r\r\n":   {{text: []byte(line), lines: 1, cut: true}, {text: []byte("\r\r\n"), lines: 1, cont: true}},
+		line + "\rx\n":    {{text: []byte(line), lines: 1, cut: true}, {text: []byte("\rx\n"), lines: 1, cont: true}},
+		line + "\r":       {{text: []byte(line + "\r"), lines: 1}},
+		line + "x\r\n":    {{text: []byte(line), lines: 1, cut: true}, {text: []byte("x\r\n"), lines: 1, cont: true}},
+		line + "\r\n\r\n": {{text: []byte(line + "\r\n"), lines: 1}, {text: []byte("\r\n"), lines: 1}},
+	} {
+		for step := 1; step <= len(text); step++ {
+			s := framer{max: len(line)}
+			var got []block
+			for part := range slices.Chunk([]byte(text), step) {
+				for len(part) > 0 {
+					blk, rest, ok := s.next(part, sinkPiece)
+					if ok {
+						blk.text = bytes.Clone(blk.text)
+						got = append(got, blk)
+					}
+					part = rest
+				}
+			}
+			if blk, ok := s.last(); ok {
+				got = append(got, blk)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%q in steps of %d:\n got %+v\nwant %+v", text, step, got, want)
+			}
+		}
+	}
 }
 
 func abs(n int) int {

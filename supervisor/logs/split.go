@@ -18,7 +18,7 @@ type block struct {
 }
 
 // framer cuts a byte stream into blocks of lines of at most max bytes, or somewhat more than the
-// longest secret. It copies only text that two reads share. All blocks together are exactly the
+// longest secret; a carriage return before the newline does not count. It copies only text that two reads share. All blocks together are exactly the
 // input.
 type framer struct {
 	max     int
@@ -45,6 +45,13 @@ func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
 		return f.block(data[:i+1], false), data[i+1:], true
 	}
 	if len(window) > limit {
+		switch endsWith(data[limit:]) {
+		case isEnd:
+			return f.block(data[:limit+2], false), data[limit+2:], true
+		case mayBeEnd:
+			f.carry = append(f.carry, data...)
+			return block{}, nil, false
+		}
 		take := secrets.cutAt(window[:limit])
 		return f.block(data[:take], true), data[take:], true
 	}
@@ -67,7 +74,8 @@ func (f *framer) whole(buf []byte, held int) (block, bool) {
 // finishLine continues the line in the carry.
 func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 	secrets := f.redactor()
-	room := max(f.limit(secrets)-len(f.carry), 0)
+	limit := f.limit(secrets)
+	room := max(limit-len(f.carry), 0)
 	i := bytes.IndexByte(data[:min(len(data), room+1)], '\n')
 	switch {
 	case i >= 0:
@@ -76,10 +84,42 @@ func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 		f.carry = append(f.carry, data...)
 		return block{}, nil, false
 	}
+	if len(f.carry) <= limit {
+		switch endsWith(data[room:]) {
+		case isEnd:
+			return f.block(f.join(data[:room+2]), false), data[room+2:], true
+		case mayBeEnd:
+			f.carry = append(f.carry, data...)
+			return block{}, nil, false
+		}
+	}
 	text := f.join(data[:room])
-	take := secrets.cutAt(text)
+	take := secrets.cutAt(text[:min(len(text), limit)])
 	f.carry = append([]byte(nil), text[take:]...)
 	return f.block(text[:take:take], true), data[room:], true
+}
+
+// lineEnd tells whether bytes end the line before them.
+type lineEnd uint8
+
+const (
+	isNoEnd  lineEnd = iota
+	mayBeEnd         // a carriage return, and nothing after it yet
+	isEnd
+)
+
+// endsWith is asked when a line has as many bytes as it may have: the carriage return before its newline
+// is no part of the line.
+func endsWith(rest []byte) lineEnd {
+	switch {
+	case rest[0] != '\r':
+		return isNoEnd
+	case len(rest) == 1:
+		return mayBeEnd
+	case rest[1] == '\n':
+		return isEnd
+	}
+	return isNoEnd
 }
 
 func (f *framer) block(text []byte, cut bool) block {
