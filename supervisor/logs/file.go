@@ -449,7 +449,7 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 		if f.gen != nil {
 			f.gen.retire("") // a tool has moved it away or truncated it while it was closed
 		}
-		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size, number: f.plane.born.Add(1)}, true, 0
+		f.gen, f.lineStart, f.lineBytes = &generation{log: f.path, ino: inode(info), inherited: f.size, number: f.plane.born.Add(1)}, true, 0
 		f.known = false
 	}
 	f.gen.mu.Lock()

@@ -23,6 +23,7 @@ type generation struct {
 	file *os.File     // nil once the sink has closed it
 	path string       // where to find the file if file is nil; "" if that is unknown
 	ino  uint64
+	log  string // the path of the current file of its log
 
 	number uint64 // counts the generations of the plane
 

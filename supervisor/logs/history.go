@@ -43,6 +43,7 @@ type gapSource struct {
 	reader  *reader
 	program string
 	kind    Stream
+	log     string    // its path
 	files   []logFile // oldest first
 	limit   uint64    // the Line.Seq of every line is less, because the rings forget the oldest first
 
@@ -86,7 +87,7 @@ func (r *reader) gaps() []*gapSource {
 			files[i].alone = !slices.ContainsFunc(files[i].spans, func(s span) bool { return s.end > s.off })
 		}
 		o := f.options.Load()
-		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, files: files, limit: forgot[o.Program] + 1, lost: failed[i], frame: framer{max: o.MaxLine}})
+		all = append(all, &gapSource{reader: r, program: o.Program, kind: f.kind, log: f.path, files: files, limit: forgot[o.Program] + 1, lost: failed[i], frame: framer{max: o.MaxLine}})
 	}
 	return all
 }
@@ -339,6 +340,9 @@ func (s *gapSource) read() {
 	if s.text, err = s.file.read(s.off, int(want)); err != nil {
 		s.fail(f, err) // the file counts as ended
 	}
+	if len(s.text) > 0 {
+		s.reader.show(s.log)
+	}
 	s.off += int64(len(s.text))
 	s.ended = int64(len(s.text)) < want
 	s.final = s.ended || s.off == f.size || len(f.spans) > 0 && s.off == f.spans[0].off
@@ -364,10 +368,12 @@ func (r *reader) unpack(file *generationReader) {
 	r.unpacking = append(r.unpacking, file)
 }
 
-// fail remembers why a file cannot be read, except that it is gone: that old files are removed is usual.
+// fail remembers why a file cannot be read. That the oldest files are removed is usual, but not that one
+// is missing after those that were read.
 func (s *gapSource) fail(f *logFile, err error) {
-	if f.alone && !errors.Is(err, errGone) {
+	if gone := errors.Is(err, errGone); gone && s.reader.shown[s.log] || !gone && f.alone {
 		s.lost = err
+		delete(s.reader.shown, s.log) // the next file may be gone too, and one mark is enough
 	}
 }
 

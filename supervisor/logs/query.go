@@ -33,7 +33,8 @@ type Query struct {
 	Resume time.Time
 	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
 	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
-	// Such a Line also stands for lines whose file was removed, here and with Follow.
+	// Such a Line also stands for lines whose file was removed, here, with Follow, and after older lines
+	// of the same log.
 	After uint64
 	// Files adds the lines that only the log files have: those from before agentinit started, and
 	// those that the rings have forgotten. Their Seq, Run and PID are 0. Their time is the latest
@@ -193,6 +194,7 @@ type reader struct {
 	// The compressed files that its gap sources are unpacking, most recently read last. One that was
 	// closed meanwhile has no memory.
 	unpacking []*generationReader
+	shown     map[string]bool // the logs of which text was read, by their paths
 
 	next map[*programLog]*[2]uint64
 	upTo uint64 // the Line.Seq up to which it has taken all lines
@@ -341,6 +343,7 @@ func (r *reader) sources() func() []source {
 		}
 	}
 	return func() []source {
+		r.shown = map[string]bool{}
 		var all []source
 		for _, g := range gaps {
 			again := *g
@@ -498,6 +501,9 @@ func (s *chunkSource) load() (mark Line, ok bool) {
 			s.miss(&c, err)
 			return Line{}, false
 		}
+		if c.file != nil {
+			s.reader.show(c.file.log)
+		}
 		if s.lost == 0 {
 			s.open, s.chunks = c, s.chunks[1:]
 			s.lines, s.line = c.block(text)
@@ -511,11 +517,18 @@ func (s *chunkSource) load() (mark Line, ok bool) {
 	return mark, ok
 }
 
-// miss counts the lines of a chunk that cannot be read. That old files are removed is usual, but not that
-// a file is there and damaged.
+// show records that text of a log was read: what is missing after it is a hole.
+func (r *reader) show(log string) {
+	if r.shown != nil {
+		r.shown[log] = true
+	}
+}
+
+// miss counts the lines of a chunk that cannot be read. That the oldest files are removed is usual, but
+// not that one is missing after those that were read, or is there and damaged.
 func (s *chunkSource) miss(c *chunk, err error) {
 	gone := errors.Is(err, errGone)
-	if q := &s.reader.query; q.Follow || q.After > 0 || !gone {
+	if q := &s.reader.query; q.Follow || q.After > 0 || !gone || s.reader.shown[c.file.log] {
 		s.lost += c.after(q.After, s.from)
 		s.why = "lost: the log file is gone"
 		if !gone {

@@ -735,6 +735,45 @@ func TestFileThatCannotBeOpened(t *testing.T) {
 	}
 }
 
+// Rotation removes files while a reader is at an older one. It is told of the hole, once, also if it does
+// not follow. That older files are removed before it comes to the first one is no hole.
+func TestFilesRemovedDuringRead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ring int
+		hole string
+	}{
+		"the ring knows the files":    {0, "2 lines lost: the log file is gone"},
+		"the ring has forgotten them": {1, "1 line or more lost: the log file is gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			p := newPlane(t, Config{RingBytes: tc.ring})
+			for run := range 6 {
+				capture(t, p, Options{Program: "web", Run: uint64(run + 1), Path: path, MaxBytes: 1, Backups: -1}, strconv.Itoa(run)+"\n")
+			}
+			settle(t, p)
+			names, _ := archives(t, path)
+			if err := os.Remove(names[0]); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range p.Read(context.Background(), Query{Files: true}) {
+				if got = append(got, line.Text); len(got) == 1 {
+					if err := errors.Join(os.Remove(names[2]), os.Remove(names[3])); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if want := []string{"1", tc.hole, "4", "5"}; !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+			if got := texts(all(p, Query{Files: true, Lines: 2})); !slices.Equal(got, []string{"4", "5"}) {
+				t.Errorf("the newest lines: %q", got)
+			}
+		})
+	}
+}
+
 // A program, or another one, uses a file again after it was forgotten. The rings still have lines of the
 // earlier run in that file, even after its rotation.
 func TestFileIsForgottenBetweenRuns(t *testing.T) {
