@@ -78,8 +78,12 @@ func pathWithoutFile(p programTable) (out []schema.Finding) {
 	if path, _ := logs["path"].(string); path != "" && to != "" && to != "file" {
 		out = append(out, p.finding("has no effect with to = "+schema.Quote(to), `drop to: a path means to = "file"`, "logs", "path"))
 	}
-	if path, _ := logs["stderr_path"].(string); path != "" && to == "none" {
+	switch path, _ := logs["stderr_path"].(string); {
+	case path == "":
+	case to == "none":
 		out = append(out, p.finding("has no effect with to = "+schema.Quote(to), "drop to", "logs", "stderr_path"))
+	case p.merged["tty"] == true && !p.isDefaults():
+		out = append(out, p.finding("has no effect with tty = true", "drop it: what comes through a terminal is all stdout", "logs", "stderr_path"))
 	}
 	return out
 }

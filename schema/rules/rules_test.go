@@ -335,6 +335,8 @@ var cases = []testCase{
 	{code: "W105", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'console', path = '/x'}", says: "programs.a.logs.path"},
 	{code: "W105", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'none', stderr_path = '/x'}", says: "programs.a.logs.stderr_path"},
 	{code: "W105", want: 0, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'console', stderr_path = '/x'}"},
+	{code: "W105", want: 1, text: "[programs.a]\ncommand = 'x'\ntty = true\nlogs = {stderr_path = '/x'}", says: "programs.a.logs.stderr_path tty"},
+	{code: "W105", want: 0, text: "[supervisor.defaults]\nlogs = {stderr_path = '/x-${NAME}'}\n[programs.a]\ncommand = 'x'\ntty = true\nlogs = {path = '/x'}"},
 	{code: "W105", want: 0, text: "[supervisor.defaults]\nlogs = {to = 'none'}\n[programs.a]\ncommand = 'x'\nlogs = {path = '/x'}"},
 	{code: "W106", want: 3, text: "[programs.a]\ncommand = ['sleep 1']\nready = {exec = ['a b']}\nhooks.pre_start = {command = ['a b']}",
 		says: "programs.a.command programs.a.ready.exec programs.a.hooks.pre_start.command"},
