@@ -292,7 +292,8 @@ with COMPLETED, and ~reason~ says that a schedule waits or is paused. ~agentctl 
 the state, ~shown~ the word. ~shown~ is absent if ~agentctl status~ shows the state itself.
 
 ~agentctl status~ exits 0 for COMPLETED and SCHEDULED, as for RUNNING, and 3 for PAUSED. It exits 0 too for a schedule whose run goes on
-(STARTING), and for one whose latest run has failed, because the next run comes.
+(STARTING) or is stopped while the next one stays planned (STOPPING, as with ~overlap = "kill"~), and for one whose latest run has failed,
+because the next run comes.
 `, "~", "`")
 
 func document() string {

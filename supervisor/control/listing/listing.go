@@ -73,6 +73,8 @@ func runs(p Program) bool {
 		return true
 	case program.Starting.String(): // a schedule is never RUNNING: its run goes on
 		return p.Schedule != nil
+	case program.Stopping.String(): // so does a schedule whose run is stopped, if its next run will come
+		return p.Schedule != nil && !p.Schedule.Paused
 	case exited: // the latest run of a schedule has failed, but its next run will come
 		return p.Schedule != nil && p.PID == 0
 	}

@@ -13,9 +13,11 @@ func TestAllRunning(t *testing.T) {
 		true: {
 			{State: "RUNNING"}, {State: "EXITED", Shown: "COMPLETED"}, {State: "STOPPED", Shown: "SCHEDULED"},
 			{State: "EXITED", Schedule: &api.Schedule{}}, {State: "STARTING", PID: 7, Schedule: &api.Schedule{}},
+			{State: "STOPPING", PID: 7, Schedule: &api.Schedule{}},
 		},
 		false: {
 			{State: "STARTING"}, {State: "STOPPED"}, {State: "BACKOFF"}, {State: "FATAL"}, {State: "EXITED"},
+			{State: "STOPPING", PID: 7}, {State: "STOPPING", PID: 7, Schedule: &api.Schedule{Paused: true}},
 			{State: "STOPPED", Shown: "PAUSED"}, {State: "BACKOFF", Schedule: &api.Schedule{}}, {State: "EXITED", PID: 7, Schedule: &api.Schedule{}},
 		},
 	} {
