@@ -2,6 +2,8 @@ package forward
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"math"
@@ -124,6 +126,56 @@ func TestHostileCAFile(t *testing.T) {
 			if _, err := New(Config{Name: "x", Kind: kind, URL: url, CAFile: file}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s, %s: %v, want %q", kind, file, err, want)
 			}
+		}
+	}
+}
+
+// A file among the certificates of the system does not answer, such as a FIFO. An attempt ends in its
+// time, the next one does not read the files again, and the forwarder works when the file answers.
+func TestHostileSystemRoots(t *testing.T) {
+	for kind, url := range map[string]string{"syslog": "tls://127.0.0.1", "loki": "https://127.0.0.1"} {
+		f, err := New(Config{Name: "x", Kind: kind, URL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var roots **systemRoots
+		var config *tls.Config
+		switch s := f.sender.(type) {
+		case *syslog:
+			roots, config = &s.roots, s.tls
+		case *push:
+			roots, config = &s.roots, s.tls
+		}
+		if *roots == nil {
+			t.Fatalf("%s: crypto/tls reads the files itself", kind)
+		}
+		begun, answer, want := make(chan bool, 2), make(chan bool), x509.NewCertPool()
+		(*roots).read = func() (*x509.CertPool, error) {
+			begun <- true
+			<-answer
+			return want, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-begun
+			cancel()
+		}()
+		for range 2 {
+			if err := f.sender.send(ctx, []logs.Line{line(1, "web", "a")}); err == nil || !strings.Contains(err.Error(), "certificates of the system") {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}
+		if len(begun) > 0 {
+			t.Errorf("%s: the files are read again while they do not answer", kind)
+		}
+		close(answer)
+		for *roots != nil { // until it is there, the end of ctx can come first
+			if err := f.sender.send(ctx, []logs.Line{line(1, "web", "a")}); err == nil {
+				t.Fatalf("%s: sent after the end of ctx", kind)
+			}
+		}
+		if config.RootCAs != want {
+			t.Errorf("%s: the certificates are not used", kind)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,6 +26,8 @@ type push struct {
 	headers http.Header
 	client  *http.Client
 	host    string
+	tls     *tls.Config  // of client
+	roots   *systemRoots // until tls has them; nil if it does not need them
 }
 
 type protocol struct {
@@ -69,22 +72,34 @@ func newPush(cfg Config) (*push, error) {
 	if cfg.Token != "" {
 		headers.Set("Authorization", "Bearer "+cfg.Token)
 	}
-	return &push{
+	s := &push{
 		protocol: p, url: u.String(), headers: headers, host: cfg.Host,
-		client: &http.Client{
-			Transport: &http.Transport{
-				Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-				MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
-			},
-			// A redirect is not followed: the token is for this collector alone.
-			CheckRedirect: outbound.NoRedirect,
+		tls: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	}
+	if u.Scheme == "https" && roots == nil {
+		s.roots = &systemRoots{read: x509.SystemCertPool}
+	}
+	s.client = &http.Client{
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: s.tls,
+			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
 		},
-	}, nil
+		// A redirect is not followed: the token is for this collector alone.
+		CheckRedirect: outbound.NoRedirect,
+	}
+	return s, nil
 }
 
 func (p *push) close() { p.client.CloseIdleConnections() }
 
 func (p *push) send(ctx context.Context, batch []logs.Line) error {
+	if p.roots != nil {
+		roots, err := p.roots.get(ctx)
+		if err != nil {
+			return err
+		}
+		p.tls.RootCAs, p.roots = roots, nil // there was no connection yet that uses tls
+	}
 	body, err := p.encode(p.host, batch)
 	if err != nil {
 		return fmt.Errorf("%w: %v", errRefused, err)

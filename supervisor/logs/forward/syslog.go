@@ -27,7 +27,8 @@ import (
 type syslog struct {
 	network, address string
 	host             string
-	tls              *tls.Config // nil if tls is not used
+	tls              *tls.Config  // nil if tls is not used
+	roots            *systemRoots // until tls has them; nil if it does not need them
 	conn             net.Conn
 }
 
@@ -65,6 +66,9 @@ func newSyslog(cfg Config) (*syslog, error) {
 		if s.tls.RootCAs, err = trusted(cfg.CAFile); err != nil {
 			return nil, err
 		}
+		if s.tls.RootCAs == nil {
+			s.roots = &systemRoots{read: x509.SystemCertPool}
+		}
 	default:
 		return nil, fmt.Errorf("syslog over %q is not known: write unix://, udp://, tcp:// or tls://", u.Scheme)
 	}
@@ -84,7 +88,7 @@ func withPort(u *url.URL, port string) string {
 // maxCAFile bounds the file of certificates, in bytes. The certificates of a whole system have 300 KB.
 const maxCAFile = 4 << 20
 
-// trusted reads certificates; nil means those of the system. A program may be able to put a FIFO or a
+// trusted reads certificates; nil means those of the system (systemRoots). A program may be able to put a FIFO or a
 // device in the file's place: trusted waits for none and reads no more than maxCAFile.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
@@ -155,6 +159,12 @@ func (s *syslog) hungUp() bool {
 }
 
 func (s *syslog) dial(ctx context.Context) (err error) {
+	if s.roots != nil {
+		if s.tls.RootCAs, err = s.roots.get(ctx); err != nil {
+			return err
+		}
+		s.roots = nil
+	}
 	if s.tls != nil {
 		d := tls.Dialer{Config: s.tls}
 		s.conn, err = d.DialContext(ctx, s.network, s.address)
