@@ -40,16 +40,59 @@ const (
 	changePage       = 5000   // rows of one statement of a long read
 )
 
-// NewPostgres makes the PostgreSQL class. It performs no I/O.
-func NewPostgres(c PostgresConfig) (*Memory, error) {
+// fileTime is how long the boot waits for the files that a connection string names.
+const fileTime = 3 * time.Second
+
+// NewPostgres makes the PostgreSQL class. It reads no more than the files that the connection string
+// names, such as sslrootcert.
+func NewPostgres(c PostgresConfig) (*Memory, error) { return makePostgres(c, time.After(fileTime)) }
+
+// makePostgres is NewPostgres, which gives up waiting for the files when late has a value. The slot goes on
+// to wait for them: one may be a FIFO, or its file system dead, and that must not hold up the boot.
+func makePostgres(c PostgresConfig, late <-chan time.Time) (*Memory, error) {
 	const key = "integrations.ruvector_external.conninfo"
 	if strings.TrimSpace(c.Conninfo) == "" {
 		return nil, adapters.Missing(key, "external-pg connects there")
 	}
-	pool, err := pgxpool.ParseConfig(c.Conninfo)
+	var pool *pgxpool.Config
+	var err error
+	parsed := make(chan struct{}) // pool and err are there
+	go func() {
+		defer close(parsed)
+		pool, err = parseConninfo(c.Conninfo)
+	}()
+	// The error quotes the text that it cannot parse, perhaps with the password.
+	const wrong = "is not a PostgreSQL connection string"
+	select {
+	case <-parsed:
+		if err != nil {
+			return nil, &adapters.ConfigError{Key: key, Message: wrong}
+		}
+	case <-late:
+	}
+	exact := c.ExactRows
+	if exact <= 0 {
+		exact = DefaultExactRows
+	}
+	return newMemory(ImplPostgres, adapters.ClassExternal, c.Embedder, 0,
+		func(ctx context.Context, m *Memory) (backend, error) {
+			select {
+			case <-parsed:
+			case <-ctx.Done():
+				return nil, adapters.Unavailable(nil, "a file that the connection string names, such as sslrootcert, cannot be read: it does not answer")
+			}
+			if err != nil {
+				return nil, adapters.Unavailable(nil, "%s %s", key, wrong)
+			}
+			return openPostgres(ctx, pool.Copy(), exact, m)
+		})
+}
+
+// parseConninfo reads a connection string, and the files that it names.
+func parseConninfo(text string) (*pgxpool.Config, error) {
+	pool, err := pgxpool.ParseConfig(text)
 	if err != nil {
-		// The error quotes the text that it cannot parse, perhaps with the password.
-		return nil, &adapters.ConfigError{Key: key, Message: "is not a PostgreSQL connection string"}
+		return nil, err
 	}
 	pool.MaxConns = min(pool.MaxConns, poolLimit)
 	pool.MinConns = min(pool.MinConns, pool.MaxConns)
@@ -61,14 +104,7 @@ func NewPostgres(c PostgresConfig) (*Memory, error) {
 		pool.ConnConfig.ConnectTimeout = dialTimeout
 	}
 	pool.ConnConfig.BuildFrontend = boundedFrontend(maxPgMessage, maxPgAnswer)
-	exact := c.ExactRows
-	if exact <= 0 {
-		exact = DefaultExactRows
-	}
-	return newMemory(ImplPostgres, adapters.ClassExternal, c.Embedder, 0,
-		func(ctx context.Context, m *Memory) (backend, error) {
-			return openPostgres(ctx, pool.Copy(), exact, m)
-		})
+	return pool, nil
 }
 
 // postgres is the backend for a server that other programs may use too, also programs that know

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -20,6 +23,32 @@ import (
 
 // hostileLimit is the time that a call has if the server does not answer.
 const hostileLimit = 150 * time.Millisecond
+
+// A file that the connection string names does not answer. The boot goes on, and the slot waits for the
+// file.
+func TestFileOfConninfoDoesNotAnswer(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "root.pem")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	late := make(chan time.Time)
+	close(late)
+	m, err := makePostgres(PostgresConfig{Conninfo: "host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo, Embedder: hashV1{}}, late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := m.open(ended, m); adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("while the file does not answer: %v", err)
+	}
+	if err := os.WriteFile(fifo, []byte("no certificate"), 0); err != nil { // waits for the reader
+		t.Fatal(err)
+	}
+	if _, err := m.open(t.Context(), m); adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(err.Error(), "is not a PostgreSQL connection string") {
+		t.Errorf("when the file is read: %v", err)
+	}
+}
 
 // memoryCalls are all methods of the slot, for a memory that has "here" in namespace "n".
 var memoryCalls = []struct {
