@@ -76,11 +76,13 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 // open tries to open the registry until that succeeds or the box ends: a database may start after
 // its hosts.
 func (h *hosting) open(ctx context.Context) {
+	reading := make(chan struct{}, 1)
 	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
 		opening, cancel := context.WithTimeout(ctx, openLimit)
 		host, err := mesh.Open(opening, mesh.Config{
 			File:     filepath.Join(h.b.roots.Workspace, registryFile),
 			Conninfo: cmp.Or(h.b.getenv("AGENTBOX_FEDERATION_REGISTRY"), h.m.Federation.Registry),
+			Reading:  reading,
 			Interval: h.m.Federation.Heartbeat.Std(), Endpoints: h.endpoints,
 			Trouble: func(err error) { h.tell("FederationRegistryUnavailable", err) },
 		})

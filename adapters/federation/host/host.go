@@ -24,6 +24,9 @@ type Config struct {
 	// File is the SQLite file of the registry. Conninfo, if not "", names a PostgreSQL server that
 	// has the registry instead.
 	File, Conninfo string
+	// Reading has room for one value and is the same at each attempt to open one registry: only one of
+	// them reads the files that Conninfo names, such as sslrootcert. nil means that there is one attempt.
+	Reading chan struct{}
 	// Interval is the time between two heartbeats that the host asks of boxes; 0 means
 	// federation.DefaultInterval.
 	Interval time.Duration
@@ -113,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	h := newHost(cfg)
 	var err error
 	if cfg.Conninfo != "" {
-		h.store, err = openServer(ctx, cfg.Conninfo)
+		h.store, err = openServer(ctx, cfg)
 	} else {
 		h.store, err = openFile(ctx, cfg.File)
 	}

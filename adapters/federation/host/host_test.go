@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +49,39 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) 
 		t.Cleanup(s.Stop)
 		test(t, func(t *testing.T) *Host { return start(t, Config{Conninfo: s.Address}) })
 	})
+}
+
+// A file that the connection string names does not answer. An attempt to open the registry ends with its
+// context, the next one does not read the file too, and one works when the file answers.
+func TestFileOfRegistryDoesNotAnswer(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "root.pem")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Conninfo: "host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo, Reading: make(chan struct{}, 1)}
+	ctx, end := context.WithCancel(t.Context())
+	go func() {
+		for len(cfg.Reading) == 0 {
+			runtime.Gosched()
+		}
+		end()
+	}()
+	for range 2 {
+		if _, err := Open(ctx, cfg); adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("while the file does not answer: %v", err)
+		}
+	}
+	if len(cfg.Reading) != 1 {
+		t.Error("nobody reads the file any more")
+	}
+	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for the reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Reading <- struct{}{} // there is room when the reading has ended
 }
 
 func box(id, boot string) federation.Registration {

@@ -106,8 +106,11 @@ type server struct{ db *sql.DB }
 // maxConnections to PostgreSQL of one host.
 const maxConnections = 8
 
-func openServer(ctx context.Context, conninfo string) (store, error) {
-	config, err := pgx.ParseConfig(conninfo)
+func openServer(ctx context.Context, cfg Config) (store, error) {
+	config, err := parseConninfo(ctx, cfg)
+	if ctx.Err() != nil {
+		return nil, adapters.Unavailable(nil, "cannot use the registry: a file that its connection string names, such as sslrootcert, does not answer")
+	}
 	if err != nil {
 		// The error text may contain the password of the connection string.
 		return nil, &adapters.ConfigError{Key: "federation.registry", Message: "is no PostgreSQL connection string"}
@@ -119,6 +122,35 @@ func openServer(ctx context.Context, conninfo string) (store, error) {
 		return nil, errors.Join(adapters.Unavailable(err, "cannot use the registry"), s.db.Close())
 	}
 	return s, nil
+}
+
+// parseConninfo reads the connection string and the files that it names. It returns when ctx ends also if
+// a file is a FIFO or its file system is dead; the thread that waits for the file then keeps its place in
+// Config.Reading, so that there is never a second one.
+func parseConninfo(ctx context.Context, cfg Config) (*pgx.ConnConfig, error) {
+	reading := cfg.Reading
+	if reading == nil {
+		reading = make(chan struct{}, 1)
+	}
+	select {
+	case reading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	var config *pgx.ConnConfig
+	var err error
+	parsed := make(chan struct{})
+	go func() {
+		config, err = pgx.ParseConfig(cfg.Conninfo)
+		<-reading
+		close(parsed)
+	}()
+	select {
+	case <-parsed:
+		return config, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // migrate creates the tables once. Several hosts may start at the same time, so only one at a time
