@@ -97,6 +97,13 @@ func (g *generation) isAt(path string) bool {
 	return g.file == nil && g.path == path
 }
 
+// isOpen tells whether the sink has the file open.
+func (g *generation) isOpen() bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.file != nil
+}
+
 // gone tells whether the file cannot be read any more.
 func (g *generation) gone() bool {
 	g.mu.RLock()

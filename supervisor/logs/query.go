@@ -33,8 +33,8 @@ type Query struct {
 	Resume time.Time
 	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
 	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
-	// Such a Line also stands for lines whose file was removed, here, with Follow, and after older lines
-	// of the same log.
+	// Such a Line also stands for lines whose file was removed, here, with Follow, and if the file was
+	// removed after the reader had begun.
 	After uint64
 	// Files adds the lines that only the log files have: those from before agentinit started, and
 	// those that the rings have forgotten. Their Seq, Run and PID are 0. Their time is the latest
@@ -412,10 +412,11 @@ type chunkSource struct {
 	program string
 	kind    Stream
 	chunks  []chunk
-	from    uint64 // index of the first wanted line
-	to      uint64 // index after the last wanted line
-	lost    uint64 // lines that are missing before the next line
-	why     string // why these lines are missing
+	from    uint64      // index of the first wanted line
+	to      uint64      // index after the last wanted line
+	lost    uint64      // lines that are missing before the next line
+	why     string      // why these lines are missing
+	current *generation // the file with the newest chunk, if it was the current one when the reader began
 
 	open  chunk // the chunk that is being read
 	lines block // what is left of it
@@ -437,6 +438,9 @@ func (s *chunkSource) take(ring *ring) (lines int) {
 			s.chunks = append(s.chunks, c)
 			lines += s.sure(&c)
 		}
+	}
+	if n := len(s.chunks); n > 0 && s.chunks[n-1].file != nil && s.chunks[n-1].file.isOpen() {
+		s.current = s.chunks[n-1].file
 	}
 	return lines
 }
@@ -525,10 +529,11 @@ func (r *reader) show(log string) {
 }
 
 // miss counts the lines of a chunk that cannot be read. That the oldest files are removed is usual, but
-// not that one is missing after those that were read, or is there and damaged.
+// not that one is missing after those that were read or was the current one when the reader began, or is
+// there and damaged.
 func (s *chunkSource) miss(c *chunk, err error) {
 	gone := errors.Is(err, errGone)
-	if q := &s.reader.query; q.Follow || q.After > 0 || !gone || s.reader.shown[c.file.log] {
+	if q := &s.reader.query; q.Follow || q.After > 0 || !gone || s.reader.shown[c.file.log] || c.file == s.current {
 		s.lost += c.after(q.After, s.from)
 		s.why = "lost: the log file is gone"
 		if !gone {

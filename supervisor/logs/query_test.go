@@ -774,6 +774,32 @@ func TestFilesRemovedDuringRead(t *testing.T) {
 	}
 }
 
+// Rotation removes all files that there were when a reader began, before it has read a line. It is told of
+// those of the current file.
+func TestAllFilesRemovedDuringRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, MaxBytes: 4, Backups: 1})
+	write(t, stdout, "1\n2\n3\n")
+	waitForLines(p, 3)
+	flush(t, p)
+	r := &reader{ctx: t.Context(), plane: p, next: map[*programLog]*[2]uint64{}}
+	defer r.close()
+	sources := r.sources()
+	write(t, stdout, "4\n5\n6\n7\n8\n9\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	settle(t, p)
+	var got []string
+	for ln := range merge(t.Context(), sources()) {
+		got = append(got, ln.Text)
+	}
+	if want := []string{"1 line lost: the log file is gone"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A program, or another one, uses a file again after it was forgotten. The rings still have lines of the
 // earlier run in that file, even after its rotation.
 func TestFileIsForgottenBetweenRuns(t *testing.T) {
