@@ -359,7 +359,8 @@ func (j *journal) write(e adapters.Event) error {
 	return nil
 }
 
-// syncSoon begins the wait for the sync that no caller waits for. The caller holds mu.
+// syncSoon has the events synced in the background after syncWithin, unless each append does that itself. The
+// caller holds mu.
 func (j *journal) syncSoon() {
 	if !j.always && !j.closed {
 		j.timer = time.AfterFunc(syncWithin, j.background)

@@ -40,7 +40,7 @@ func (j *journal) withPipe(t *testing.T, f func()) {
 	f()
 }
 
-// A sync that nobody waits for is tried again after a failure, even if no event follows.
+// A sync in the background that has failed is tried again, even if no event follows.
 func TestAFailedSyncIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := openTestJournal(t, minMaxBytes)

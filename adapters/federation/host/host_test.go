@@ -72,7 +72,7 @@ func TestFileOfRegistryDoesNotAnswer(t *testing.T) {
 		}
 	}
 	if len(cfg.Reading) != 1 {
-		t.Error("nobody reads the file any more")
+		t.Error("the first reading of the file has ended")
 	}
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for the reader
 	if err != nil {
