@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
-	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound"},
+	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound", "internal/slowcall"},
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
@@ -77,7 +77,7 @@ var arrows = map[string][]string{
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound", "internal/slowcall"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
@@ -86,7 +86,7 @@ var arrows = map[string][]string{
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
 	"adapters/federation":            {"adapters", "internal/escape", "internal/outbound"},
-	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/slowcall"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
@@ -122,6 +122,7 @@ var arrows = map[string][]string{
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
+	"internal/slowcall":             {},
 	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/problem":              {},

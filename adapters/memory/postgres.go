@@ -13,6 +13,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // PostgresConfig configures class external.
@@ -45,30 +46,25 @@ const fileTime = 3 * time.Second
 
 // NewPostgres makes the PostgreSQL class. It reads no more than the files that the connection string
 // names, such as sslrootcert.
-func NewPostgres(c PostgresConfig) (*Memory, error) { return makePostgres(c, time.After(fileTime)) }
+func NewPostgres(c PostgresConfig) (*Memory, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fileTime)
+	defer cancel()
+	return makePostgres(ctx, c)
+}
 
-// makePostgres is NewPostgres, which gives up waiting for the files when late has a value. The slot goes on
-// to wait for them: one may be a FIFO, or its file system dead, and that must not hold up the boot.
-func makePostgres(c PostgresConfig, late <-chan time.Time) (*Memory, error) {
+// makePostgres is NewPostgres, which gives up waiting for the files when ctx ends. The slot goes on to wait
+// for them: one may be a FIFO, or its file system dead, and that must not hold up the boot.
+func makePostgres(ctx context.Context, c PostgresConfig) (*Memory, error) {
 	const key = "integrations.ruvector_external.conninfo"
 	if strings.TrimSpace(c.Conninfo) == "" {
 		return nil, adapters.Missing(key, "external-pg connects there")
 	}
-	var pool *pgxpool.Config
-	var err error
-	parsed := make(chan struct{}) // pool and err are there
-	go func() {
-		defer close(parsed)
-		pool, err = parseConninfo(c.Conninfo)
-	}()
+	parsing := slowcall.New(func() (*pgxpool.Config, error) { return parseConninfo(c.Conninfo) })
 	// The error quotes the text that it cannot parse, perhaps with the password.
 	const wrong = "is not a PostgreSQL connection string"
-	select {
-	case <-parsed:
-		if err != nil {
-			return nil, &adapters.ConfigError{Key: key, Message: wrong}
-		}
-	case <-late:
+	pool, err := parsing.Wait(ctx)
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		return nil, &adapters.ConfigError{Key: key, Message: wrong}
 	}
 	exact := c.ExactRows
 	if exact <= 0 {
@@ -76,13 +72,15 @@ func makePostgres(c PostgresConfig, late <-chan time.Time) (*Memory, error) {
 	}
 	return newMemory(ImplPostgres, adapters.ClassExternal, c.Embedder, 0,
 		func(ctx context.Context, m *Memory) (backend, error) {
-			select {
-			case <-parsed:
-			case <-ctx.Done():
-				return nil, adapters.Unavailable(nil, "a file that the connection string names, such as sslrootcert, cannot be read: it does not answer")
-			}
-			if err != nil {
-				return nil, adapters.Unavailable(nil, "%s %s", key, wrong)
+			if pool == nil {
+				var err error
+				pool, err = parsing.Wait(ctx)
+				switch {
+				case err != nil && errors.Is(err, ctx.Err()):
+					return nil, adapters.Unavailable(nil, "a file that the connection string names, such as sslrootcert, cannot be read: it does not answer")
+				case err != nil:
+					return nil, adapters.Unavailable(nil, "%s %s", key, wrong)
+				}
 			}
 			return openPostgres(ctx, pool.Copy(), exact, m)
 		})

@@ -31,14 +31,12 @@ func TestFileOfConninfoDoesNotAnswer(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	late := make(chan time.Time)
-	close(late)
-	m, err := makePostgres(PostgresConfig{Conninfo: "host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo, Embedder: hashV1{}}, late)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	m, err := makePostgres(ended, PostgresConfig{Conninfo: "host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo, Embedder: hashV1{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, end := context.WithCancel(t.Context())
-	end()
 	if _, err := m.open(ended, m); adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("while the file does not answer: %v", err)
 	}

@@ -76,13 +76,12 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 // open tries to open the registry until that succeeds or the box ends: a database may start after
 // its hosts.
 func (h *hosting) open(ctx context.Context) {
-	reading := make(chan struct{}, 1)
+	server := mesh.NewServer(cmp.Or(h.b.getenv("AGENTBOX_FEDERATION_REGISTRY"), h.m.Federation.Registry))
 	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
 		opening, cancel := context.WithTimeout(ctx, openLimit)
 		host, err := mesh.Open(opening, mesh.Config{
 			File:     filepath.Join(h.b.roots.Workspace, registryFile),
-			Conninfo: cmp.Or(h.b.getenv("AGENTBOX_FEDERATION_REGISTRY"), h.m.Federation.Registry),
-			Reading:  reading,
+			Server:   server,
 			Interval: h.m.Federation.Heartbeat.Std(), Endpoints: h.endpoints,
 			Trouble: func(err error) { h.tell("FederationRegistryUnavailable", err) },
 		})

@@ -21,12 +21,9 @@ import (
 
 // Config of a Host.
 type Config struct {
-	// File is the SQLite file of the registry. Conninfo, if not "", names a PostgreSQL server that
-	// has the registry instead.
-	File, Conninfo string
-	// Reading has room for one value and is the same at each attempt to open one registry: only one of
-	// them reads the files that Conninfo names, such as sslrootcert. nil means that there is one attempt.
-	Reading chan struct{}
+	// File is the SQLite file of the registry. Server, if not nil, has the registry instead.
+	File   string
+	Server *Server
 	// Interval is the time between two heartbeats that the host asks of boxes; 0 means
 	// federation.DefaultInterval.
 	Interval time.Duration
@@ -115,8 +112,8 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	cfg.Interval = cmp.Or(cfg.Interval, federation.DefaultInterval)
 	h := newHost(cfg)
 	var err error
-	if cfg.Conninfo != "" {
-		h.store, err = openServer(ctx, cfg)
+	if cfg.Server != nil {
+		h.store, err = openServer(ctx, cfg.Server)
 	} else {
 		h.store, err = openFile(ctx, cfg.File)
 	}

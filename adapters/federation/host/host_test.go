@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,9 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // onBoth runs a test with each kind of registry. open opens another host on the same registry.
@@ -47,7 +49,7 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) 
 		s, err := foreign.PostgreSQL(t.Context())
 		foreign.SkipOrFail(t, err)
 		t.Cleanup(s.Stop)
-		test(t, func(t *testing.T) *Host { return start(t, Config{Conninfo: s.Address}) })
+		test(t, func(t *testing.T) *Host { return start(t, Config{Server: NewServer(s.Address)}) })
 	})
 }
 
@@ -58,12 +60,14 @@ func TestFileOfRegistryDoesNotAnswer(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Conninfo: "host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo, Reading: make(chan struct{}, 1)}
+	begun := make(chan bool, 2)
+	cfg := Config{Server: slowcall.New(func() (*pgx.ConnConfig, error) {
+		begun <- true
+		return pgx.ParseConfig("host=127.0.0.1 sslmode=verify-full sslrootcert=" + fifo)
+	})}
 	ctx, end := context.WithCancel(t.Context())
 	go func() {
-		for len(cfg.Reading) == 0 {
-			runtime.Gosched()
-		}
+		<-begun
 		end()
 	}()
 	for range 2 {
@@ -71,8 +75,8 @@ func TestFileOfRegistryDoesNotAnswer(t *testing.T) {
 			t.Errorf("while the file does not answer: %v", err)
 		}
 	}
-	if len(cfg.Reading) != 1 {
-		t.Error("the first reading of the file has ended")
+	if len(begun) > 0 {
+		t.Error("the file is read again while it does not answer")
 	}
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for the reader
 	if err != nil {
@@ -81,7 +85,9 @@ func TestFileOfRegistryDoesNotAnswer(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Reading <- struct{}{} // there is room when the reading has ended
+	if _, err := Open(t.Context(), cfg); adapters.CodeOf(err) == adapters.CodeUnavailable || !strings.Contains(err.Error(), "is no PostgreSQL connection string") {
+		t.Errorf("when the file is read: %v", err)
+	}
 }
 
 func box(id, boot string) federation.Registration {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // appID marks the file of a registry: "AFED".
@@ -106,8 +107,21 @@ type server struct{ db *sql.DB }
 // maxConnections to PostgreSQL of one host.
 const maxConnections = 8
 
-func openServer(ctx context.Context, cfg Config) (store, error) {
-	config, err := parseConninfo(ctx, cfg)
+// Server is a PostgreSQL server that has the registry. All attempts to open one registry use the same
+// Server: the connection string may name files, such as sslrootcert, and only one attempt at a time reads
+// them.
+type Server = slowcall.Call[*pgx.ConnConfig]
+
+// NewServer names the server of a connection string; "" is no server.
+func NewServer(conninfo string) *Server {
+	if conninfo == "" {
+		return nil
+	}
+	return slowcall.New(func() (*pgx.ConnConfig, error) { return pgx.ParseConfig(conninfo) })
+}
+
+func openServer(ctx context.Context, at *Server) (store, error) {
+	config, err := at.Wait(ctx)
 	if ctx.Err() != nil {
 		return nil, adapters.Unavailable(nil, "cannot use the registry: a file that its connection string names, such as sslrootcert, does not answer")
 	}
@@ -122,35 +136,6 @@ func openServer(ctx context.Context, cfg Config) (store, error) {
 		return nil, errors.Join(adapters.Unavailable(err, "cannot use the registry"), s.db.Close())
 	}
 	return s, nil
-}
-
-// parseConninfo reads the connection string and the files that it names. It returns when ctx ends also if
-// a file is a FIFO or its file system is dead; the thread that waits for the file then keeps its place in
-// Config.Reading, so that there is never a second one.
-func parseConninfo(ctx context.Context, cfg Config) (*pgx.ConnConfig, error) {
-	reading := cfg.Reading
-	if reading == nil {
-		reading = make(chan struct{}, 1)
-	}
-	select {
-	case reading <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	var config *pgx.ConnConfig
-	var err error
-	parsed := make(chan struct{})
-	go func() {
-		config, err = pgx.ParseConfig(cfg.Conninfo)
-		<-reading
-		close(parsed)
-	}()
-	select {
-	case <-parsed:
-		return config, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // migrate creates the tables once. Several hosts may start at the same time, so only one at a time

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -150,11 +151,11 @@ func TestHostileSystemRoots(t *testing.T) {
 			t.Fatalf("%s: crypto/tls reads the files itself", kind)
 		}
 		begun, answer, want := make(chan bool, 2), make(chan bool), x509.NewCertPool()
-		(*roots).read = func() (*x509.CertPool, error) {
+		*roots = slowcall.New(func() (*x509.CertPool, error) {
 			begun <- true
 			<-answer
 			return want, nil
-		}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-begun

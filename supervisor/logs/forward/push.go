@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -77,7 +76,7 @@ func newPush(cfg Config) (*push, error) {
 		tls: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 	}
 	if u.Scheme == "https" && roots == nil {
-		s.roots = &systemRoots{read: x509.SystemCertPool}
+		s.roots = newSystemRoots()
 	}
 	s.client = &http.Client{
 		Transport: &http.Transport{
@@ -94,7 +93,7 @@ func (p *push) close() { p.client.CloseIdleConnections() }
 
 func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	if p.roots != nil {
-		roots, err := p.roots.get(ctx)
+		roots, err := readRoots(ctx, p.roots)
 		if err != nil {
 			return err
 		}

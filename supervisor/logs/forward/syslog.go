@@ -67,7 +67,7 @@ func newSyslog(cfg Config) (*syslog, error) {
 			return nil, err
 		}
 		if s.tls.RootCAs == nil {
-			s.roots = &systemRoots{read: x509.SystemCertPool}
+			s.roots = newSystemRoots()
 		}
 	default:
 		return nil, fmt.Errorf("syslog over %q is not known: write unix://, udp://, tcp:// or tls://", u.Scheme)
@@ -160,7 +160,7 @@ func (s *syslog) hungUp() bool {
 
 func (s *syslog) dial(ctx context.Context) (err error) {
 	if s.roots != nil {
-		if s.tls.RootCAs, err = s.roots.get(ctx); err != nil {
+		if s.tls.RootCAs, err = readRoots(ctx, s.roots); err != nil {
 			return err
 		}
 		s.roots = nil
