@@ -62,7 +62,7 @@ func verbs() []verb {
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
 		{"hold-memory", "FILE", "map the file again and again, until the kernel does not return and so keeps the lock of our memory", holdMemory},
-		{"trace", "PID [thread] [at-exit] [wait]", "trace that process, or another thread of it than the first, say \"seized\", and do not wait for its end, unless told to; stop it at its exit", trace},
+		{"trace", "PID [thread] [from-thread] [at-exit] [wait]", "trace that process, or another thread of it than the first, or from another thread than the first, say \"seized\", and do not wait for its end, unless told to; stop it at its exit", trace},
 		{"traceme", "", "make the parent the tracer, say \"traced\", and stop in the exec of \"sleep\"", traceme},
 		{"tamper", "PID TID", "try what could hurt that process, harmlessly; say what each attempt answers", tamper},
 		{"shed-mark", "", "lower the limit of queued signals, by either call; say \"shed\" if that works", shedMark},

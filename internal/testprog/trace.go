@@ -15,6 +15,11 @@ import (
 // waits only with "wait".
 func trace(args []string) error {
 	runtime.LockOSThread() // the kernel binds a tracer to a thread
+	if has(args, "from-thread") && unix.Gettid() == os.Getpid() {
+		ended := make(chan error)
+		go func() { ended <- trace(args) }() // not on this thread, which is locked
+		return <-ended
+	}
 	pid, err := number(args, 0, 1)
 	if err != nil {
 		return err

@@ -196,18 +196,25 @@ func (o *Owner) descends(pid int) bool {
 
 // tracerOf returns the process that traces a thread. It returns 0 if there is none, or none that
 // agentinit can see.
-func tracerOf(pid int) int {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+func tracerOf(tid int) int {
+	tracer := statusNumber(tid, "TracerPid:") // a thread: any thread of a process can be the tracer
+	if tracer == 0 {
+		return 0
+	}
+	return statusNumber(tracer, "Tgid:")
+}
+
+// statusNumber returns a number from /proc/TID/status (proc_pid_status(5)), or 0 if the thread has ended.
+func statusNumber(tid int, key string) int {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "TracerPid:"); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(rest))
-			if err != nil {
-				return 0
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			if n := numbers(rest); len(n) == 1 {
+				return n[0]
 			}
-			return n
 		}
 	}
 	return 0

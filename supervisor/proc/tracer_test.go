@@ -22,12 +22,19 @@ func traced(t *testing.T, o *Owner, how ...string) (victim Process, tracer teste
 	return victim, tracer
 }
 
-// If a tracer does not wait for its dead tracee, agentinit still gets the end of the process.
+// If a tracer does not wait for its dead tracee, agentinit still gets the end of the process. Any thread
+// of a process can be the tracer.
 func TestTracerCannotHideAnEnd(t *testing.T) {
+	for name, how := range map[string][]string{"any thread": nil, "not the first": {"from-thread"}} {
+		t.Run(name, func(t *testing.T) { testTracerCannotHideAnEnd(t, how) })
+	}
+}
+
+func testTracerCannotHideAnEnd(t *testing.T, how []string) {
 	told := make(chan string, 10)
 	o := newOwner(t, Options{Report: func(message string) { told <- message }})
 	o.tracerPatience = 10 * time.Millisecond
-	victim, tracer := traced(t, o)
+	victim, tracer := traced(t, o, how...)
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +89,7 @@ func TestTracerHidesAnEnd(t *testing.T) {
 // A tracer that stops its tracee at the exit, before it is dead, cannot hold the process either.
 func TestTracerCannotHoldWhatIsKilled(t *testing.T) {
 	o := newOwner(t, Options{})
-	victim, _ := traced(t, o, "at-exit")
+	victim, _ := traced(t, o, "at-exit", "from-thread")
 	if err := o.Kill(victim.ID); err != nil {
 		t.Fatal(err)
 	}
