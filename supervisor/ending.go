@@ -111,6 +111,7 @@ func (l *loop) shutDown(c Cause) {
 	cfg := &l.sup.cfg
 	n.phase, n.cause, n.began = draining, c, l.now()
 	l.sup.setPhase(Draining)
+	close(l.sup.ending)
 	for _, e := range l.order {
 		l.noMoreRuns(e)
 		revived := e.revive && e.m.Resting()

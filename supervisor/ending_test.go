@@ -241,6 +241,7 @@ func TestCauses(t *testing.T) {
 			inBox(t, func(b *box) {
 				b.k.habits["p"] = c.habit
 				b.boot(Config{}, spec("p", c.spec), spec("other"))
+				<-b.sup.Ending()
 				r := <-b.result
 				if r.Cause.Kind != c.kind || r.Code != c.code || r.Cause.Program != "p" {
 					t.Errorf("%v, code %d", r.Cause, r.Code)
@@ -264,6 +265,11 @@ func TestAnAskedStopOfAnEssentialProgramIsNoCause(t *testing.T) {
 		}
 		b.pass(time.Minute)
 		b.is("p", program.Running, "")
+		select {
+		case <-b.sup.Ending():
+			t.Error("a restart counts as a shutdown")
+		default:
+		}
 	})
 }
 

@@ -41,6 +41,7 @@ type Supervisor struct {
 	index   atomic.Pointer[map[string]*entry]
 	phase   atomic.Pointer[Phase]
 	started chan struct{} // closed when every wave was started and is settled
+	ending  chan struct{} // closed when a shutdown begins
 	result  atomic.Pointer[Result]
 	applies chan struct{} // a token: one apply at a time
 
@@ -59,7 +60,7 @@ func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 	cfg.StopGrace = cmp.Or(cfg.StopGrace, program.DefaultStopGrace)
 	s := &Supervisor{
 		cfg: cfg, in: newInbox(), done: make(chan struct{}), started: make(chan struct{}),
-		applies: make(chan struct{}, 1),
+		ending: make(chan struct{}), applies: make(chan struct{}, 1),
 	}
 	s.setPhase(Idle)
 	s.loop.init(s)
@@ -113,6 +114,10 @@ func (s *Supervisor) Boot() { s.in.post(s.loop.boot) }
 // Started is closed when Boot has started every wave and each program of the last wave has passed
 // the barrier or given up.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
+
+// Ending is closed as soon as a shutdown begins, whatever its cause. An event about it may be lost to a
+// reader that is behind; this is not.
+func (s *Supervisor) Ending() <-chan struct{} { return s.ending }
 
 // Done is closed when the supervisor has ended; Result then says how.
 func (s *Supervisor) Done() <-chan struct{} { return s.done }

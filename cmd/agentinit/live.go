@@ -184,21 +184,14 @@ func (b *box) afterBoot() {
 // watchShutdown makes /ready answer 503 and removes the sentinel as soon as a shutdown begins,
 // whatever its cause.
 func (b *box) watchShutdown() {
-	events := b.bus.Watch(0)
-	for {
-		e, err := events.Next(b.stopped)
-		if err != nil {
-			return
-		}
-		if e.Name != event.ShutdownStarted {
-			continue
-		}
-		endWithoutCollection(b.getenv)
-		b.readiness.Shutdown()
-		if err := b.boot.Unseal(); err != nil {
-			b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
-		}
-		return
+	select {
+	case <-b.sup.Ending():
+	case <-b.sup.Done(): // the supervisor failed
+	}
+	endWithoutCollection(b.getenv)
+	b.readiness.Shutdown()
+	if err := b.boot.Unseal(); err != nil {
+		b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
 	}
 }
 
