@@ -85,6 +85,9 @@ func (c PeerClass) meet(t *testing.T, peer *Peer, m Misbehaviour) {
 		if err := call.within(t, wait); err != nil {
 			t.Errorf("%s over a good peer: %v", call.Name, err)
 		}
+		if m.Heavy && testing.Short() {
+			return // all methods read their answers in the same way
+		}
 	}
 }
 

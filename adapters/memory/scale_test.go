@@ -34,6 +34,9 @@ func randomVectors(n, dim int) [][]float32 {
 // The HNSW index is built and used, and misses few entries. Its results have the order of the exact
 // scan.
 func TestPGliteRecall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: fills an index of PGlite")
+	}
 	ctx := t.Context()
 	m := newPostgres(t, PostgresConfig{Conninfo: pglite(t), ExactRows: 1})
 	if err := m.Connect(ctx); err != nil {

@@ -940,8 +940,8 @@ func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
 // whole.
 func TestCutLines(t *testing.T) {
 	for _, to := range []To{ToNone, ToFile} {
-		p := newPlane(t, Config{MaxLine: 2 << 20, RingBytes: 16 << 20})
-		long := strings.Repeat("é", 1<<19)
+		p := newPlane(t, Config{MaxLine: 256 << 10, RingBytes: 2 << 20})
+		long := strings.Repeat("é", 1<<16)
 		c, stdout, stderr := open(t, p, Options{Program: "web", To: to, Path: filepath.Join(t.TempDir(), "log")})
 		for range 6 {
 			write(t, stdout, long+"\n")

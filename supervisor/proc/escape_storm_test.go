@@ -12,6 +12,7 @@ import (
 // escapee, and no tree reports Emptied too early.
 func TestEscapeesOfManyTrees(t *testing.T) {
 	bin := built.Path(t)
+	const trees = 150
 	for name, cgroups := range map[string]bool{"cgroups": true, "traces": false} {
 		t.Run(name, func(t *testing.T) {
 			if cgroups && os.Geteuid() != 0 {
@@ -42,7 +43,7 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 			})
 			var wg sync.WaitGroup
 			slots := make(chan struct{}, 64)
-			for range 300 {
+			for range trees {
 				wg.Go(func() {
 					slots <- struct{}{}
 					defer func() { <-slots }()
@@ -66,8 +67,8 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 				if left := o.KillAll(0); left > 0 {
 					t.Errorf("KillAll left %d", left)
 				}
-				if n := o.Stats().Orphans; n < 300 {
-					t.Errorf("%d orphans reaped of at least 300", n)
+				if n := o.Stats().Orphans; n < trees {
+					t.Errorf("%d orphans reaped of at least %d", n, trees)
 				}
 				if err := o.Close(); err != nil {
 					t.Error(err)

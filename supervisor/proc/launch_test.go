@@ -241,9 +241,9 @@ func TestParallelStarts(t *testing.T) {
 	for name, cgroups := range map[string]bool{"cgroups": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			inEachWay(t, Options{Cgroups: cgroups}, func(t *testing.T, o *Owner, shape func(Command) Command) {
-				each := 250
-				if testing.Short() || cgroups || o.noClone3.Load() {
-					each = 100
+				each := 60
+				if testing.Short() {
+					each = 20
 				}
 				collectGarbage(t)
 				var failed atomic.Int32

@@ -82,7 +82,7 @@ func zombies(t *testing.T) int {
 
 const reapingOff = "AGENTINIT_TEST_NO_REAPING"
 
-// There are 5,000 orphans, and 50 programs run repeatedly with different exit statuses. No status
+// There are 1,000 orphans, and 50 programs run repeatedly with different exit statuses. No status
 // is lost and no zombie stays. Without reaping, the same test must fail.
 func TestPID1ReapsOrphans(t *testing.T) {
 	bin := built.Path(t)
@@ -98,7 +98,7 @@ func TestPID1ReapsOrphans(t *testing.T) {
 		stormWithoutReaping(t, o, bin)
 		return
 	}
-	const makers, each, programs, rounds = 10, 500, 50, 8
+	const makers, each, programs, rounds = 10, 100, 50, 8
 	var wg sync.WaitGroup
 	for i := range makers {
 		wg.Go(func() {

@@ -168,6 +168,9 @@ func TestHerdIsAbsorbed(t *testing.T) {
 		{150, 10 * time.Millisecond, 0, 0, 2 * time.Second}, // none is refused
 		{1000, 100 * time.Microsecond, 0, 0, 10 * time.Second},
 	} {
+		if testing.Short() && c.spread > 0 {
+			continue // long
+		}
 		again, took := herd(t, c.boxes, c.each, c.spread)
 		if again > c.again || took > c.took {
 			t.Errorf("%d boxes within %v, %v each: %d refused again, all in after %v", c.boxes, c.spread, c.each, again, took)
