@@ -241,9 +241,9 @@ func TestParallelStarts(t *testing.T) {
 	for name, cgroups := range map[string]bool{"cgroups": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			inEachWay(t, Options{Cgroups: cgroups}, func(t *testing.T, o *Owner, shape func(Command) Command) {
-				each := 60
+				each := 30
 				if testing.Short() {
-					each = 20
+					each = 15
 				}
 				collectGarbage(t)
 				var failed atomic.Int32
