@@ -89,7 +89,11 @@ func kill(args []string) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(pid, syscall.Signal(sig))
+	send := func() error { return syscall.Kill(pid, syscall.Signal(sig)) }
+	if has(args, "from-thread") {
+		return offFirstThread(send)
+	}
+	return send()
 }
 
 // attackPids uses up all free pids, prints "full" and their number, and then takes each pid that

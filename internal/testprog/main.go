@@ -69,7 +69,7 @@ func verbs() []verb {
 		{"borrow-mark", "LIMIT COMMAND…", "set the limit of queued signals and run another command of this program", borrowMark},
 		{"stop-storm", "", "as a child of PID 1, say \"storm\" and stop every other process of the namespace, again and again", stopStorm},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
-		{"kill", "PID SIGNAL", "send the signal by number", kill},
+		{"kill", "PID SIGNAL [from-thread]", "send the signal by number, or from another thread than the first", kill},
 		{"attack-signals", "[PID]", "send every signal that could hurt, in every way, to the parent; say \"taken\" and how many; stay", attackSignals},
 		{"attack-short", "", "send TERM to the parent from 50 processes that end at once, say \"sent\", stay", attackShort},
 		{"attack-pids", "", "fork until no more pid is to be had, say \"full\" and how many, take those that become free", attackPids},

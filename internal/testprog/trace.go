@@ -14,12 +14,25 @@ import (
 // parent is not told of the end of that process before the tracer has waited for it, and trace
 // waits only with "wait".
 func trace(args []string) error {
-	runtime.LockOSThread() // the kernel binds a tracer to a thread
-	if has(args, "from-thread") && unix.Gettid() == os.Getpid() {
-		ended := make(chan error)
-		go func() { ended <- trace(args) }() // not on this thread, which is locked
-		return <-ended
+	if has(args, "from-thread") {
+		return offFirstThread(func() error { return traceHere(args) })
 	}
+	return traceHere(args)
+}
+
+// offFirstThread calls f on another thread than the first, whose number is that of the process.
+func offFirstThread(f func() error) error {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		return f()
+	}
+	ended := make(chan error)
+	go func() { ended <- offFirstThread(f) }() // not on this thread, which is locked
+	return <-ended
+}
+
+func traceHere(args []string) error {
+	runtime.LockOSThread() // the kernel binds a tracer to a thread
 	pid, err := number(args, 0, 1)
 	if err != nil {
 		return err

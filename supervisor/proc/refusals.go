@@ -259,6 +259,9 @@ func (r *refusals) answer(w *watched) {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
+	if process := statusNumber(int(n.pid), "Tgid:"); process != 0 { // the kernel names the thread
+		n.pid = uint32(process)
+	}
 	c := refusedCall{w, n}
 	if w.shared {
 		r.answerShared(c)

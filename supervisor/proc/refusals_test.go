@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
@@ -102,6 +103,25 @@ func TestRefusalsAreTold(t *testing.T) {
 				t.Errorf("told %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// A refusal to any thread of a process is told with the pid of the process.
+func TestRefusalToAThread(t *testing.T) {
+	bin := built.Path(t)
+	reports := newReports()
+	o := newOwner(t, Options{Report: reports.add})
+	c := sh("echo $$; exec " + bin + " kill " + self() + " 0 from-thread")
+	c.Guard = GuardFull
+	res, told := listened(t, o, c, reports)
+	if res.Exit.Code() == 0 || len(told) == 0 {
+		t.Fatalf("%s %+v, told %+v", res.Output, res.Exit, told)
+	}
+	pid, _, _ := strings.Cut(string(res.Output), "\n")
+	for _, r := range told {
+		if strconv.Itoa(r.PID) != pid {
+			t.Errorf("told %+v of process %s", r, pid)
+		}
 	}
 }
 
