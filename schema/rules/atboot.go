@@ -43,7 +43,7 @@ func refusedAtBoot(d *schema.Document, f Facts) (out []schema.Finding) {
 			report("is no http or https URL without credentials, query and fragment", "write the address of the host, such as https://mesh.example.org", "federation", "external_url")
 		}
 	case "host":
-		if t := m.Federation.Heartbeat.Std(); t != 0 && (t < leastHeartbeat || t > mostHeartbeat) {
+		if t := m.Federation.Heartbeat.Std(); t < leastHeartbeat || t > mostHeartbeat {
 			report("is "+t.String(), "write 5s to 5m", "federation", "heartbeat")
 		}
 		for i, key := range m.Federation.AllowedPubkeys {

@@ -255,6 +255,7 @@ var cases = []testCase{
 	{code: "W115", want: 0, text: "[federation]\nmode = 'client'\n[adapters]\nbeads = 'external'"}, // E001
 	{code: "W115", want: 0, text: "[federation]\nmode = 'standalone'\nexternal_url = 'x'\nheartbeat = '1s'\nallowed_pubkeys = ['x']\nrelay_urls = ['x']"},
 	{code: "W115", want: 3, text: "[federation]\nmode = 'host'\nheartbeat = '1s'\nallowed_pubkeys = ['79be']\nrelay_urls = ['http://relay']", says: "federation.heartbeat federation.allowed_pubkeys[0] federation.relay_urls[0]"},
+	{code: "W115", want: 1, text: "[federation]\nmode = 'host'\nheartbeat = '0s'", says: "federation.heartbeat"},
 	{code: "W115", want: 1, text: "[federation]\nmode = 'host'\nrelay_urls = ['ws://a', 'ws://a', 'ws://a', 'ws://a', 'ws://a', 'ws://a', 'ws://a', 'ws://a', 'ws://a']", says: "names 9 relays"},
 	{code: "W115", want: 0, text: "[federation]\nmode = 'host'\nheartbeat = '5s'\nallowed_pubkeys = ['79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798', 'npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg']\nrelay_urls = ['wss://relay.example.org/x']"},
 	{code: "W115", want: 1, text: "[adapters]\nevents = 'local-jsonl'\n[slots.events]\nmax_bytes = 5", says: "slots.events.max_bytes"},
