@@ -243,7 +243,7 @@ func relayShape() *shape {
 		field("expose", onOff("Publish the port on the host.")),
 		field("data_dir", text("Database directory.").def("/var/lib/nostr-relay")),
 		field("ingress_policy", enum("Who may write (E030, W030, W039).", "allowlist", "signed-only", "open").def("allowlist")),
-		field("allowed_pubkeys", texts("Writers under allowlist; empty leaves only the own key.").def([]string{})),
+		field("allowed_pubkeys", texts("Writers under allowlist, 64 hexadecimal digits each (W116); empty leaves only the own key.").def([]string{})),
 		field("allowed_kinds", list("Accepted event kinds.", integer("").from(0)).def([]int{1, 1059, 30078, 27235, 38000, 38100})),
 		field("pod_bridge", boolean("Copy accepted events into the pod inbox.").def(true)),
 		field("external_fanout", enum("Traffic with outside relays.", "bidirectional", "publish-only", "subscribe-only", "off").def("off")),

@@ -1,6 +1,12 @@
 package rules
 
-import "github.com/dreamlab-ai/agentinit/schema"
+import (
+	"regexp"
+	"strconv"
+	"sync"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
 
 const relay = "sovereign_mesh.relay"
 
@@ -27,6 +33,9 @@ func relayRules() []Rule {
 		{Code: "W039", Severity: schema.Warning, Check: withRelay(emptyAllowlist),
 			Doc:    `sovereign_mesh.relay.ingress_policy is written as "allowlist", but allowed_pubkeys is empty: only the key of the box may write.`,
 			Remedy: "List the keys that may write."},
+		{Code: "W116", Severity: schema.Warning, Check: withRelay(keysOfNobody),
+			Doc:    "A value of sovereign_mesh.relay.allowed_pubkeys is not 64 hexadecimal digits in lower case, such as an npub: it admits nobody.",
+			Remedy: "Write the key as 64 hexadecimal digits."},
 	}
 }
 
@@ -91,4 +100,16 @@ func emptyAllowlist(d *schema.Document) []schema.Finding {
 		return nil
 	}
 	return one(shown(d, relay+".ingress_policy", relay+`.ingress_policy = "allowlist" with an empty `+relay+".allowed_pubkeys leaves only the own key", "list the keys that may write"))
+}
+
+var hexKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
+
+func keysOfNobody(d *schema.Document) (out []schema.Finding) {
+	for i, key := range d.Manifest().SovereignMesh.Relay.AllowedPubkeys {
+		if !hexKey().MatchString(key) {
+			keys := []string{"sovereign_mesh", "relay", "allowed_pubkeys", "[" + strconv.Itoa(i) + "]"}
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" is not 64 hexadecimal digits in lower case: it admits nobody", "write the key in this form"))
+		}
+	}
+	return out
 }

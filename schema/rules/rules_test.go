@@ -133,6 +133,8 @@ var cases = []testCase{
 	{code: "W039", want: 1, text: relayOn + "ingress_policy = 'allowlist'\nallowed_pubkeys = []"},
 	{code: "W039", want: 0, text: relayOn},
 	{code: "W039", want: 0, text: relayOn + "ingress_policy = 'allowlist'\nallowed_pubkeys = ['x']"},
+	{code: "W116", want: 2, text: relayOn + "allowed_pubkeys = ['3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d', 'npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg', '3BF0C63FCB93463407AF97A5E5EE64FA883D107EF9E558472C4EB9AAAEFA459D']", says: "allowed_pubkeys[1] allowed_pubkeys[2]"},
+	{code: "W116", want: 0, text: "[sovereign_mesh.relay]\nallowed_pubkeys = ['x']"},
 
 	{code: "E022", want: 1, text: "[privacy_filter]\nenabled = true", says: "unset local-gpu local-cpu"},
 	{code: "E022", want: 1, text: "[privacy_filter]\nenabled = true\nmode = 'off'", says: `"off"`},
