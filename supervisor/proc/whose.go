@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,6 +96,24 @@ func (s *statInfo) startedAfter(t time.Time) bool {
 // walkUp looks for the first ancestor that is known. again says that an ancestor ended meanwhile,
 // so that its children have another parent now, or that the process is later than sent.
 func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
+	var passed []statInfo
+	id, ok, again = o.climb(pid, sent, &passed)
+	return id, ok, again || !haveSameParents(passed)
+}
+
+// haveSameParents tells whether each process still has the parent that it had. Otherwise the parent has
+// ended, and what was found under its pid may be about another process. The pid of a parent is free
+// only after its children have another one.
+func haveSameParents(passed []statInfo) bool {
+	return !slices.ContainsFunc(passed, func(was statInfo) bool {
+		st, err := readStat(was.pid)
+		return err != nil || st.start != was.start || st.ppid != was.ppid
+	})
+}
+
+// climb is walkUp for ancestors that do not end meanwhile. It adds the processes below the one that is
+// known to passed.
+func (o *Owner) climb(pid int, sent time.Time, passed *[]statInfo) (id uint64, ok, again bool) {
 	for step := range maxAncestors {
 		if pid == o.selfPID || pid <= 0 {
 			return 0, false, false
@@ -122,6 +141,7 @@ func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
 		case !further:
 			return 0, true, false
 		}
+		*passed = append(*passed, st)
 		pid = st.ppid
 	}
 	return 0, true, false

@@ -1,0 +1,97 @@
+package proc
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// lastPID holds the pid that the kernel has given out last in the pid namespace (pid_namespaces(7)).
+const lastPID = "/proc/sys/kernel/ns_last_pid"
+
+// giveOutNext has the kernel give out a free pid next.
+func giveOutNext(t *testing.T, pid int) {
+	t.Helper()
+	if err := os.WriteFile(lastPID, []byte(strconv.Itoa(pid-1)), 0); err != nil {
+		t.Skipf("needs CONFIG_CHECKPOINT_RESTORE: %v", err)
+	}
+}
+
+// startForker starts a program that starts a process each time it reads a line, and tells its pid.
+func startForker(t *testing.T, o *Owner) tester {
+	t.Helper()
+	c := sh("while read x; do sleep 1000 & echo $!; done")
+	c.StdinPipe = true
+	f := startTester(t, o, c)
+	t.Cleanup(func() { f.Stdin.Close() })
+	return f
+}
+
+// takes has the program start a process with a free pid. It returns false if a new thread of the test has
+// taken the pid before.
+func (p tester) takes(t *testing.T, pid int) bool {
+	t.Helper()
+	giveOutNext(t, pid)
+	if _, err := p.Stdin.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	return p.number(t) == pid
+}
+
+// startFamily starts a program with a child and a grandchild.
+func startFamily(t *testing.T, o *Owner) (p tester, child, grandchild int) {
+	t.Helper()
+	p = startTester(t, o, sh(`sh -c 'echo $$; sleep 1000 & echo $!; wait' & wait; echo reaped; exec sleep 1000`))
+	return p, p.number(t), p.number(t)
+}
+
+// ends kills the child of a family; its pid is free afterwards.
+func (p tester) ends(t *testing.T, child int) {
+	t.Helper()
+	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if said := p.line(t); said != "reaped" {
+		t.Fatalf("said %q", said)
+	}
+}
+
+// An ancestor ends while agentinit looks for the program of a process, and a process of another program
+// gets its pid.
+func TestWhoseIsNotMisledByAReusedPID(t *testing.T) {
+	if !insidePID1(t) {
+		return
+	}
+	o := newOwner(t, Options{})
+	other := startForker(t, o)
+	for reused := false; !reused; {
+		family, child, grandchild := startFamily(t, o)
+		o.mu.Lock()
+		whose := make(chan uint64)
+		go func() {
+			id, _, _ := o.Whose(grandchild)
+			whose <- id
+		}()
+		waitUntil(t, "agentinit has read who the parent is", waitsInClimb)
+		family.ends(t, child)
+		reused = other.takes(t, child)
+		o.mu.Unlock()
+		if id := <-whose; id != family.ID {
+			t.Errorf("the grandchild of %d belongs to %d; the other program is %d", family.ID, id, other.ID)
+		}
+	}
+}
+
+// waitsInClimb tells whether a goroutine waits for the mutex in climb.
+func waitsInClimb() bool {
+	buf := make([]byte, 1<<20)
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(stack, ").climb(") && strings.Contains(stack, "sync.(*Mutex).Lock(") {
+			return true
+		}
+	}
+	return false
+}
