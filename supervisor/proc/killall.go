@@ -87,7 +87,7 @@ func (o *Owner) everything() []task {
 		roots = append(roots, pid)
 	}
 	o.mu.Unlock()
-	return descend(roots)
+	return descend(tasksOf(roots))
 }
 
 // awaitNoChildren waits until wait4(2) reports ECHILD, at most for wait.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // lastPID holds the pid that the kernel has given out last in the pid namespace (pid_namespaces(7)).
@@ -94,4 +95,79 @@ func waitsInClimb() bool {
 		}
 	}
 	return false
+}
+
+// A process that was listed as one of a program ends before agentinit reads about it, and a process of
+// another program gets its pid. It must not get the signals meant for the first.
+func TestATreeHasNoReusedPID(t *testing.T) {
+	if !insidePID1(t) {
+		return
+	}
+	o := newOwner(t, Options{})
+	other := startForker(t, o)
+	t.Run("child", func(t *testing.T) {
+		for reused := false; !reused; {
+			family, child, _ := startFamily(t, o)
+			parent, listed := mustStat(t, family.PID), uptimeTicks()
+			kids, _ := childrenOf(&parent)
+			if got := stillListed(&parent, kids, listed); len(got) != 1 || got[0].pid != child {
+				t.Fatalf("the twin: %+v", got)
+			}
+			family.ends(t, child)
+			reused = other.takes(t, child)
+			if got := stillListed(&parent, kids, listed); reused && len(got) != 0 {
+				t.Errorf("got %+v", got)
+			}
+		}
+	})
+	t.Run("parent", func(t *testing.T) {
+		for reused := false; !reused; {
+			family, child, grandchild := startFamily(t, o)
+			parent := mustStat(t, child)
+			waitUntil(t, "the clock of starts has moved", func() bool { return uptimeTicks() > parent.start })
+			family.ends(t, child)
+			reused = other.takes(t, child)
+			if got := stillListed(&parent, []int{grandchild}, uptimeTicks()+1); reused && len(got) != 0 {
+				t.Errorf("got %+v", got)
+			}
+		}
+	})
+	t.Run("orphan", func(t *testing.T) {
+		for reused := false; !reused; {
+			family := startTester(t, o, sh(`(setsid sleep 1000 & echo $!); exec sleep 1000`))
+			pid := family.number(t)
+			p, err := o.lookup(family.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			orphan := func() *adoptee {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				return o.adopted[pid]
+			}
+			waitUntil(t, "the orphan is found", func() bool { return len(o.rootsSince(p, time.Now())) == 2 })
+			orphans := map[int]*adoptee{pid: orphan()}
+			if got := o.rootsAmong(p, tasksOf([]int{pid}), orphans); len(got) != 1 {
+				t.Fatalf("the twin: %+v", got)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			waitUntil(t, "it is reaped", func() bool { return orphan() == nil })
+			giveOutNext(t, pid)
+			reused = mustStart(t, o, sh("sleep 1000")).PID == pid
+			if got := o.rootsAmong(p, tasksOf([]int{pid}), orphans); reused && len(got) != 0 {
+				t.Errorf("got %+v", got)
+			}
+		}
+	})
+}
+
+func mustStat(t *testing.T, pid int) statInfo {
+	t.Helper()
+	st, err := readStat(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
 }

@@ -332,7 +332,7 @@ func (o *Owner) treeSince(p *process, since time.Time) []task { return descend(o
 // lives, and the orphans of its tree. A listing of agentinit's children that began after since is
 // reused. If a thousand programs are signalled together, one listing is enough; a thousand listings
 // would delay a shutdown too much.
-func (o *Owner) rootsSince(p *process, since time.Time) []int {
+func (o *Owner) rootsSince(p *process, since time.Time) []task {
 	o.mu.Lock()
 	if !o.lookedAt.After(since) {
 		o.lookForAdoptees()
@@ -342,43 +342,60 @@ func (o *Owner) rootsSince(p *process, since time.Time) []int {
 	if pending {
 		o.attributeFresh()
 	}
-	var roots []int
+	var pids []int
+	orphans := map[int]*adoptee{}
 	o.mu.Lock()
 	if !p.reaped {
-		roots = append(roots, p.pid)
+		pids = append(pids, p.pid)
 	}
 	if p.adopted > 0 {
 		for pid, a := range o.adopted {
 			if a.owner == p {
-				roots = append(roots, pid)
+				pids, orphans[pid] = append(pids, pid), a
 			}
 		}
 	}
 	o.mu.Unlock()
-	return roots
+	return o.rootsAmong(p, tasksOf(pids), orphans)
 }
 
-// descend lists the living processes among the roots and below them.
-func descend(roots []int) []task {
-	var tasks []task
-	for _, pid := range roots {
+// rootsAmong keeps the tasks that are still what their pids named before they were read: the process
+// itself and its orphans. The others were reaped, and their pids may be those of other programs.
+func (o *Owner) rootsAmong(p *process, tasks []task, orphans map[int]*adoptee) []task {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.DeleteFunc(tasks, func(t task) bool {
+		if a := orphans[t.pid]; a != nil {
+			return o.adopted[t.pid] != a
+		}
+		return p.reaped
+	})
+}
+
+// tasksOf reads about children of agentinit.
+func tasksOf(pids []int) (tasks []task) {
+	for _, pid := range pids {
 		if st, err := readStat(pid); err == nil {
 			tasks = append(tasks, task{st, true})
 		}
 	}
+	return tasks
+}
+
+// descend lists the living processes among the roots and below them.
+func descend(roots []task) []task {
+	tasks := slices.Clone(roots)
 	known := map[int]bool{}
 	for i := 0; i < len(tasks); i++ {
 		known[tasks[i].pid] = true
+		listed := uptimeTicks()
 		kids, ok := childrenOf(&tasks[i].statInfo)
 		if !ok {
 			return descendSlowly(roots)
 		}
-		for _, pid := range kids {
-			if known[pid] {
-				continue
-			}
-			known[pid] = true
-			if st, err := readStat(pid); err == nil {
+		for _, st := range stillListed(&tasks[i].statInfo, kids, listed) {
+			if !known[st.pid] {
+				known[st.pid] = true
 				tasks = append(tasks, task{st, false})
 			}
 		}
@@ -386,17 +403,31 @@ func descend(roots []int) []task {
 	return alive(tasks)
 }
 
-func descendSlowly(roots []int) []task {
+// stillListed reads about the children that a list from the time listed names, in clock ticks since the
+// boot of the machine. A process that has ended since may have left its pid to one of another program:
+// the parent itself, then the list is of that one, or a child, then what is read is about that one.
+func stillListed(parent *statInfo, kids []int, listed uint64) (children []statInfo) {
+	if len(kids) == 0 {
+		return nil
+	}
+	if st, err := readStat(parent.pid); err != nil || st.start != parent.start {
+		return nil
+	}
+	for _, pid := range kids {
+		// A child that has another parent now is the one of the list if it is older than the list.
+		if st, err := readStat(pid); err == nil && (st.ppid == parent.pid || st.start < listed) {
+			children = append(children, st)
+		}
+	}
+	return children
+}
+
+func descendSlowly(roots []task) []task {
 	byParent, err := allProcesses()
 	if err != nil {
 		return nil
 	}
-	var tasks []task
-	for _, pid := range roots {
-		if st, err := readStat(pid); err == nil {
-			tasks = append(tasks, task{st, true})
-		}
-	}
+	tasks := slices.Clone(roots)
 	for i := 0; i < len(tasks); i++ {
 		for _, st := range byParent[tasks[i].pid] {
 			tasks = append(tasks, task{st, false})
