@@ -132,9 +132,13 @@ func uptimeTicks() uint64 {
 	return uint64(time.Duration(now.Nano()) / ticks(1))
 }
 
-// isDead tells whether a child has ended and was not reaped yet.
+// isDead tells whether a child has ended and was not reaped yet. If a process has made agentinit its tracer,
+// the kernel also tells of its stops, though no one asks for them (wait_task_stopped in kernel/exit.c).
 func isDead(pid int) bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	return err == nil && info.Signo != 0
+	return err == nil && info.Signo != 0 && info.Code <= childDumped
 }
+
+// childDumped is CLD_DUMPED (sigaction(2)): an end, as are the two lower codes of SIGCHLD.
+const childDumped = 3

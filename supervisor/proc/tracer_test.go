@@ -1,6 +1,10 @@
 package proc
 
 import (
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -144,4 +148,23 @@ func TestAStopOfATraceeIsNoEnd(t *testing.T) {
 	if e := next(t, o, tracee.ID, Exited); e.Signal() != syscall.SIGKILL {
 		t.Errorf("got %+v", e)
 	}
+}
+
+// An orphan that makes agentinit its tracer still belongs to its program: a stop that was not reaped yet is
+// no end either.
+func TestAStoppedTraceeBelongsToItsProgram(t *testing.T) {
+	o := newOwner(t, Options{})
+	signal.Stop(o.sigchld) // the reaper sleeps
+	waits := fmt.Sprintf(`until grep -q "^PPid:[[:space:]]*%d$" /proc/$$/status; do :; done`, os.Getpid())
+	p := startTester(t, o, sh(fmt.Sprintf(`(setsid sh -c 'echo $$; %s; exec %s traceme' &); exec sleep 1000`, waits, built.Path(t))))
+	orphan := p.number(t)
+	if said := p.line(t); said != "traced" {
+		t.Skipf("tracing is refused here: %s", said)
+	}
+	waitUntil(t, "the orphan has stopped", func() bool { return isStopped(orphan) })
+	if members := o.Members(p.ID); !slices.Contains(members, orphan) {
+		t.Errorf("%d is not among the members %v", orphan, members)
+	}
+	signal.Notify(o.sigchld, syscall.SIGCHLD)
+	o.drain()
 }
