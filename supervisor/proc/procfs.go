@@ -40,6 +40,11 @@ const ticksPerSecond = 100
 // although its other threads still run.
 func (s *statInfo) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
+// released tells whether the process was just being reaped when it was read: the kernel no longer tells
+// its parent and how many threads it has. The state that it tells may be older than that, so it may still
+// be Z (do_task_stat in fs/proc/array.c).
+func (s *statInfo) released() bool { return s.threads == 0 }
+
 // readStat never waits for the process that it reads about: for this file the kernel takes no lock
 // of the process's memory.
 func readStat(pid int) (statInfo, error) {

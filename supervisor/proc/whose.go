@@ -134,7 +134,7 @@ func (o *Owner) climb(pid int, sent time.Time, passed *[]statInfo) (id uint64, o
 		switch {
 		case p != nil:
 			return p.id, true, false
-		case st.state == 'X': // it is being reaped, and the kernel no longer tells its parent
+		case st.released():
 			return 0, false, true
 		case st.ppid == o.selfPID:
 			return o.adopteeOwner(pid, sent), true, false

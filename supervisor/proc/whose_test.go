@@ -148,3 +148,19 @@ func TestFarAncestorsAreRationed(t *testing.T) {
 		t.Errorf("a far one belongs to %d %v, want an unknown program", id, ok)
 	}
 }
+
+// A process that is just being reaped has no parent in /proc, as one from outside the pid namespace has.
+// The kernel may still show it as a zombie.
+func TestAReapedProcessIsNoOutsider(t *testing.T) {
+	const fields = " 4227084 0 0 0 0 0 0 0 0 20 0 " // from flags to nice
+	for line, released := range map[string]bool{
+		"42 (sh) Z 0 0 0 0 -1" + fields + "0 0 2051594 0 0":   true,
+		"42 (sh) X 0 0 0 0 -1" + fields + "0 0 2051594 0 0":   true,
+		"42 (sh) Z 7 42 42 0 -1" + fields + "1 0 2051594 0 0": false,
+		"42 (sh) S 0 42 42 0 -1" + fields + "1 0 2051594 0 0": false, // from outside
+	} {
+		if st, err := parseStat(42, []byte(line)); err != nil || st.released() != released {
+			t.Errorf("%s: %+v, %v", line, st, err)
+		}
+	}
+}
