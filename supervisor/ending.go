@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -181,6 +182,9 @@ func (n *ending) fit(budget time.Duration) float64 {
 		}
 		spec := *e.spec()
 		spec.Name, spec.Needs = e.name, nil
+		if e.removing {
+			spec.Priority = math.MaxInt // see rank
+		}
 		for _, need := range e.needs() {
 			if d := n.l.entries[need.Program]; d != nil && d.counted {
 				spec.Needs = append(spec.Needs, need)

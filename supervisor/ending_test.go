@@ -107,6 +107,26 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+// A program that the manifest has no more, and that is still stopping, leaves the others time for
+// their TERM.
+func TestARemovedProgramTakesItsShareOfTheBudget(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["old"] = habit{deaf: true}
+		slow := func(s *program.Spec) { s.Stop[0].Wait = time.Minute }
+		b.boot(Config{}, spec("db"), spec("web", needs("db")), spec("old", slow))
+		b.pass(10 * time.Second)
+		if _, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("db"), spec("web", needs("db"))}); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.k.forget()
+		if r := b.shutdown(); len(r.Leftover) > 0 {
+			t.Errorf("leftover %v", r.Leftover)
+		}
+		b.askedTogether("KILL old", "forget old", "TERM web", "TERM db")
+	})
+}
+
 func TestDrainCountsTowardsTheBudget(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = habit{deaf: true}
