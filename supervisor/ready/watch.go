@@ -35,6 +35,9 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 		report(last)
 		return
 	}
+	for i, p := range r.Probes {
+		state[i].reason = w.dialect(t, p).name + ": nothing yet"
+	}
 	for f := range w.findings(ctx, t, r.Probes, w.untilReady) {
 		state[f.probe] = f
 		next := summarize(state, f, r.Any)
@@ -58,6 +61,9 @@ func summarize(state []finding, latest finding, anyOne bool) Result {
 	} else {
 		res.Ready = !slices.ContainsFunc(state, func(f finding) bool { return !good(f) })
 		res.Final = res.Ready || slices.ContainsFunc(state, bad)
+		if missing := slices.IndexFunc(state, func(f finding) bool { return !good(f) }); latest.ok && missing >= 0 {
+			res.Reason = state[missing].reason
+		}
 	}
 	return res
 }
@@ -119,6 +125,9 @@ func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, fo
 		}
 		f := finding{reason: reason(d.name, err, attempt)}
 		f.ok = successes >= max(p.Successes, 1)
+		if err == nil && !f.ok {
+			f.reason += fmt.Sprintf(" (%d of %d in a row)", successes, p.Successes)
+		}
 		f.final = f.ok
 		found(f)
 		if f.ok || !sleep(ctx, pause) {

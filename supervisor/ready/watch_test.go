@@ -57,6 +57,9 @@ func TestWatchAttempts(t *testing.T) {
 		if first.Reason != "exec sh -c 'check db; exit 1': exit status 1 (attempt 1)" || first.Ready || first.Final {
 			t.Errorf("first = %+v", first)
 		}
+		if third := results[2]; third.Reason != "exec sh -c 'check db; exit 1': ok (1 of 2 in a row)" || third.Ready {
+			t.Errorf("third = %+v", third)
+		}
 	})
 }
 
@@ -161,6 +164,32 @@ func TestWatchAllAndAny(t *testing.T) {
 			}
 			if !anyOne && !strings.Contains(last.Reason, "exec bad") {
 				t.Errorf("reason %q does not name the probe that failed", last.Reason)
+			}
+		})
+	}
+}
+
+// A condition that holds is no reason for not being ready.
+func TestWatchNamesWhatIsMissing(t *testing.T) {
+	good := program.Probe{Dialect: "exec", Argv: []string{"good"}}
+	exec := func(ctx context.Context, _ Target, argv []string) (int, []byte, error) {
+		if argv[0] == "good" {
+			return 0, nil, nil
+		}
+		<-ctx.Done()
+		return 0, nil, ctx.Err()
+	}
+	for want, missing := range map[string]program.Probe{
+		"notify: nothing yet":     {Dialect: "notify"},
+		"exec hangs: nothing yet": {Dialect: "exec", Argv: []string{"hangs"}, Timeout: time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			w := New(Config{Exec: exec, Notifier: newNotifier(NotifierConfig{})})
+			results := watch(ctx, w, web, program.Readiness{Probes: []program.Probe{good, missing}})
+			if len(results) != 1 || results[0].Reason != want || results[0].Ready {
+				t.Errorf("%+v, want %q", results, want)
 			}
 		})
 	}
