@@ -181,10 +181,11 @@ func TestEscalation(t *testing.T) {
 		requests int
 		took     time.Duration
 		said     string
+		why      string
 	}{
-		{1, 15 * time.Second, "TERM b, KILL b, TERM a, KILL a"},
-		{2, time.Second + time.Second, "TERM b, TERM a, KILL b, KILL a"},
-		{3, time.Second, "TERM b, TERM a, KILL b, KILL a"},
+		{1, 15 * time.Second, "TERM b, KILL b, TERM a, KILL a", "stopped by request"},
+		{2, time.Second + time.Second, "TERM b, TERM a, KILL b, KILL a", "killed to end the shutdown"},
+		{3, time.Second, "TERM b, TERM a, KILL b, KILL a", "killed to end the shutdown"},
 	} {
 		inBox(t, func(b *box) {
 			for _, name := range []string{"a", "b"} {
@@ -204,6 +205,9 @@ func TestEscalation(t *testing.T) {
 				t.Errorf("%d requests: took %v, %v", c.requests, r.Took, r.Cause)
 			}
 			b.askedTogether(strings.Split(c.said, ", ")...)
+			if why := r.Programs[0].Reason; why != c.why {
+				t.Errorf("%d requests: a is STOPPED: %s, want %s", c.requests, why, c.why)
+			}
 		})
 	}
 }

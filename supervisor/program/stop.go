@@ -181,7 +181,7 @@ func (t *transition) kill() {
 	if t.Resting() {
 		return
 	}
-	const why = "killed by request"
+	const why = "killed to end the shutdown"
 	t.dropHook()
 	t.stopProbes()
 	t.forced = true
