@@ -168,6 +168,11 @@ func TestExplain(t *testing.T) {
 	stopping.Deadline = &soon
 	nightly := at(program.Exited, 1, "completed")
 	nightly.Schedule = &program.ScheduleStatus{NextRun: &soon}
+	running := func(o program.Overlap) supervisor.Status {
+		p := at(program.Starting, 1, "")
+		p.Schedule, p.Spec = nightly.Schedule, &program.Spec{Type: program.Schedule, Overlap: o}
+		return p
+	}
 	failed := at(program.Fatal, 1, "")
 	failed.Schedule = &program.ScheduleStatus{NextRun: &soon}
 	paused := at(program.Stopped, 1, "")
@@ -196,6 +201,9 @@ func TestExplain(t *testing.T) {
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
 		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},
 		{nightly, "p has been COMPLETED for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
+		{running(program.OverlapSkip), "p has been STARTING for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z, if this run has ended by then"},
+		{running(program.OverlapQueue), "p has been STARTING for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z, or when this run has ended, if that is later"},
+		{running(program.OverlapKill), "p has been STARTING for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z, and first stops this run if it still goes on"},
 		{failed, "p has been FATAL for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
 		{paused, "p has been PAUSED for 1m00s: because | its schedule is paused; `start` resumes it, `run` starts a run now"},
 		{blocked, "p has been STOPPED for 1m00s: because | what it needs does not start by itself; a start of this program starts that, too"},

@@ -156,7 +156,7 @@ func next(p supervisor.Status, now time.Time) string {
 		}
 	}
 	if p.Schedule != nil {
-		return nextRun(*p.Schedule, now)
+		return nextRun(p, now)
 	}
 	switch {
 	case p.State == program.Fatal:
@@ -174,12 +174,23 @@ func next(p supervisor.Status, now time.Time) string {
 }
 
 // nextRun says when a schedule runs next.
-func nextRun(s program.ScheduleStatus, now time.Time) string {
+func nextRun(p supervisor.Status, now time.Time) string {
+	s := p.Schedule
 	switch {
 	case s.Paused:
 		return "its schedule is paused; `start` resumes it, `run` starts a run now"
 	case s.NextRun == nil:
 		return ""
 	}
-	return fmt.Sprintf("its schedule starts a run in %s, at %s", api.Duration(max(0, s.NextRun.Sub(now))), s.NextRun.Format(time.RFC3339))
+	text := fmt.Sprintf("its schedule starts a run in %s, at %s", api.Duration(max(0, s.NextRun.Sub(now))), s.NextRun.Format(time.RFC3339))
+	if p.Spec == nil || p.State == program.Exited || p.State == program.Stopped || p.State == program.Fatal {
+		return text
+	}
+	switch p.Spec.Overlap {
+	case program.OverlapQueue:
+		return text + ", or when this run has ended, if that is later"
+	case program.OverlapKill:
+		return text + ", and first stops this run if it still goes on"
+	}
+	return text + ", if this run has ended by then"
 }
