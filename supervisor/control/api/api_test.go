@@ -182,6 +182,33 @@ func TestFallbackToTheAbstractName(t *testing.T) {
 	}
 }
 
+// agentinit takes the abstract name also if it may not enter the directory of the socket.
+func TestFallbackFromAForbiddenDirectory(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may enter every directory")
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	path := filepath.Join(dir, "s")
+	if err := os.Mkdir(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", AbstractFallback(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := &Client{socket: path, fallback: AbstractFallback(path)}
+	conn, err := c.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	l.Close()
+	if _, err := c.dial(t.Context()); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("with neither, the forbidden directory is the error: %v", err)
+	}
+}
+
 // TestExpectInit: in a box, the client accepts only PID 1 as agentinit, on a socket file or an
 // abstract name. Outside a box, this rule does not apply.
 func TestExpectInit(t *testing.T) {

@@ -80,9 +80,9 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := c.dialUnix(ctx, c.socket)
-	if errors.Is(err, os.ErrNotExist) && c.fallback != "" {
-		// The user can act on the missing file. So its error is returned if no process listens on
-		// the abstract name either.
+	if (errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission)) && c.fallback != "" {
+		// The user can act on the file that is missing or forbidden. So its error is returned if no
+		// process listens on the abstract name either.
 		if abstract, ferr := c.dialUnix(ctx, c.fallback); ferr == nil || !errors.Is(ferr, unix.ECONNREFUSED) {
 			return abstract, ferr
 		}
