@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -159,6 +160,11 @@ func TestAHangingHookCannotExceedTheBudget(t *testing.T) {
 		b.pass(time.Second)
 		if r := b.shutdown(); r.Took > 10*time.Second || len(r.Leftover) > 0 {
 			t.Errorf("took %v, leftover %v", r.Took, r.Leftover)
+		}
+		for _, e := range b.events(event.HookFailed) {
+			if text := fmt.Sprint(e.Fields["error"]); !strings.HasSuffix(text, "within its timeout of 7.978s") {
+				t.Error(text)
+			}
 		}
 	})
 }

@@ -291,7 +291,7 @@ func (h *hookRunner) Run(ctx context.Context, spec *program.Spec, _ uint64, kind
 	h.mu.Unlock()
 	if hang {
 		<-ctx.Done()
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	return nil
 }

@@ -282,7 +282,7 @@ func (l *loop) failedToSend(name, what string, err error) {
 
 func (l *loop) runHook(e *entry, a program.Action) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), a.Timeout,
-		fmt.Errorf("killed: it did not end within its timeout of %s", a.Timeout))
+		fmt.Errorf("killed: it did not end within its timeout of %s", a.Timeout.Round(time.Millisecond)))
 	if e.hooks == nil {
 		e.hooks = make(map[program.HookKind]context.CancelFunc)
 	}
