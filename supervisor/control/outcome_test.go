@@ -173,6 +173,8 @@ func TestExplain(t *testing.T) {
 		p.Schedule, p.Spec = nightly.Schedule, &program.Spec{Type: program.Schedule, Overlap: o}
 		return p
 	}
+	daemon := at(program.Exited, 1, "")
+	daemon.Spec = &program.Spec{Type: program.Service, Kill: program.KillTree}
 	failed := at(program.Fatal, 1, "")
 	failed.Schedule = &program.ScheduleStatus{NextRun: &soon}
 	paused := at(program.Stopped, 1, "")
@@ -200,6 +202,7 @@ func TestExplain(t *testing.T) {
 		{stopping, "p has been STOPPING for 1m00s: because | agentinit takes the next step of its stop, such as KILL, in 2.1s at the latest"},
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
 		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},
+		{daemon, "p has been EXITED for 1m00s: because | it starts when a start is asked for; any process that it left in the background has been killed"},
 		{nightly, "p has been COMPLETED for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
 		{running(program.OverlapSkip), "p has been STARTING for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z, if this run has ended by then"},
 		{running(program.OverlapQueue), "p has been STARTING for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z, or when this run has ended, if that is later"},

@@ -167,6 +167,8 @@ func next(p supervisor.Status, now time.Time) string {
 		return ""
 	case p.Queued:
 		return "agentinit starts it when its turn comes and what it needs holds"
+	case p.State == program.Exited && p.Spec != nil && p.Spec.Type == program.Service && p.Spec.Kill != program.KillProcess:
+		return "it starts when a start is asked for; any process that it left in the background has been killed"
 	case p.State == program.Exited, p.State == program.Stopped:
 		return "it starts when a start is asked for"
 	}
