@@ -140,6 +140,8 @@ func explainFile(path string, errno syscall.Errno) error {
 			name, e.Hint = text+`\r`, "the lines of the script end in CR LF, as on Windows; convert them to LF"
 		}
 		e.Err = noInterpreter(name)
+	case errno == syscall.E2BIG:
+		e.Hint = "its arguments and variables are too large for the kernel: each may have 128 KiB, all together a quarter of the stack limit"
 	case errno == syscall.EACCES:
 		e.Hint = "its user may not execute it, or its file system is mounted noexec"
 	case errno == syscall.ENOEXEC:

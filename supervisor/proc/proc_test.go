@@ -178,6 +178,8 @@ func TestStartErrors(t *testing.T) {
 			{"no interpreter", Command{Path: lost}, "its interpreter /no/such/shell does not exist", 126},
 			{"Windows line ends", Command{Path: windows}, `its interpreter /bin/sh\r does not exist (the lines of the script end in CR LF, as on Windows; convert them to LF)`, 126},
 			{"not a program", Command{Path: bare}, "exec format error", 126},
+			{"large variable", Command{Path: "/bin/sh", Env: []string{"X=" + strings.Repeat("x", 256<<10)}},
+				"argument list too long (its arguments and variables are too large for the kernel: each may have 128 KiB, all together a quarter of the stack limit)", 126},
 			{"no directory", Command{Path: "/bin/sh", Dir: "/no/dir"}, "directory /no/dir: no such file or directory", 126},
 			{"file as directory", Command{Path: "/bin/sh", Dir: plain}, "directory " + plain + ": not a directory", 126},
 		} {
