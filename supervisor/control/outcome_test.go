@@ -163,7 +163,7 @@ func TestExplain(t *testing.T) {
 	backoff := at(program.Backoff, 2, "")
 	backoff.Reason, backoff.Deadline, backoff.LastExit = "", &soon, &program.Exit{Code: -1, Signal: "SEGV", Core: true}
 	sick := at(program.Running, 1, "ready")
-	sick.Healthy = false
+	sick.Healthy, sick.Reason = false, "unhealthy: no answer"
 	stopping := at(program.Stopping, 1, "")
 	stopping.Deadline = &soon
 	nightly := at(program.Exited, 1, "completed")
@@ -193,7 +193,7 @@ func TestExplain(t *testing.T) {
 	}{
 		{at(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
 		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
-		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
+		{sick, "p has been RUNNING for 1m00s, but is not healthy: no answer | "},
 		{backoff, "p has been BACKOFF for 1m00s: ended by signal SEGV (core dumped) | agentinit starts it again in 2.1s"},
 		{queued, "p has been STOPPED for 1m00s: because | agentinit starts it when its turn comes and what it needs holds"},
 		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},

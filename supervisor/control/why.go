@@ -115,6 +115,7 @@ func summary(p supervisor.Status, now time.Time) string {
 	case p.State == program.Running && !p.Ready:
 		return text + ", but is not ready" + awaited(p)
 	case p.State == program.Running && !p.Healthy:
+		p.Reason = strings.TrimPrefix(p.Reason, "unhealthy: ")
 		return text + ", but is not healthy" + because(p)
 	case p.State == program.Running:
 		return text + " and is ready"
