@@ -335,6 +335,12 @@ func TestExtendedStopEnds(t *testing.T) {
 	l.waits(5 * time.Second).due().did("KillAll")
 }
 
+func TestAFailedPreStartIsToldWhileTheNextRuns(t *testing.T) {
+	l := newLife(t, func(s *Spec) { s.Hooks.PreStart = &Hook{Argv: []string{"x"}, Timeout: time.Second} }).start()
+	l.is(Starting, "starting; its pre_start hook runs").on(Event{Kind: HookDone, Hook: PreStart, Reason: "ended with status 5"})
+	l.due().is(Starting, "starting again: its pre_start hook failed: ended with status 5; its pre_start hook runs")
+}
+
 func TestStopScale(t *testing.T) {
 	hook := &Hook{Argv: []string{"x"}, Timeout: 8 * time.Second}
 	l := newLife(t, func(s *Spec) { s.Hooks.PreStop = hook }).start().began().due()

@@ -79,7 +79,7 @@ func (t *transition) prepare() {
 	t.Run++
 	t.PID = 0
 	t.StartedAt, t.RunningAt, t.EndedAt = t.now, time.Time{}, time.Time{}
-	t.enter(Starting, preparing, t.starting()+": its pre_start hook runs")
+	t.enter(Starting, preparing, t.starting()+"; its pre_start hook runs")
 	if !t.runHook(PreStart) {
 		t.fork()
 	}
