@@ -283,12 +283,14 @@ func metaLinks(box *compose.Box, text []byte, meta boxMeta) []link {
 	}
 }
 
+const notBound = "not bound: "
+
 // listenerLinks compares the ports of the manifest with the bound ports, and /v1/meta with both.
 func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 	bound := map[string]string{}
 	for _, l := range health.Listeners {
 		if bound[l.Name] = portOf(l.Address); !l.Bound {
-			bound[l.Name] = "not bound: " + cmp.Or(l.Reason, "no reason given")
+			bound[l.Name] = notBound + cmp.Or(l.Reason, "no reason given")
 		}
 	}
 	var out []link
@@ -299,8 +301,11 @@ func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 		if want == "0" && portNumber(have) {
 			want = have
 		}
-		out = append(out, compared("bound", l.name, want, have,
-			"restart the box if this port is new in the manifest; otherwise see the box's log, and whether "+l.variable+" sets another port"))
+		hint := "restart the box if this port is new in the manifest; otherwise see whether " + l.variable + " sets another port"
+		if strings.HasPrefix(have, notBound) {
+			hint = "mend what ACTUAL names, such as another process on this port; agentinit tries again every few seconds"
+		}
+		out = append(out, compared("bound", l.name, want, have, hint))
 	}
 	metrics := cmp.Or(bound["metrics"], "off")
 	if !portNumber(metrics) {

@@ -221,6 +221,18 @@ func TestDoctorSeesEachLink(t *testing.T) {
 	}
 }
 
+// A listener without its port is told apart from one on another port.
+func TestDoctorOfAPortThatIsTaken(t *testing.T) {
+	f := agreed(t)
+	f.health = strings.Replace(f.health, `:9191", "bound": true`, `:9191", "bound": false, "reason": "address already in use"`, 1)
+	_, links, _ := diagnose(t, f, noEnv)
+	for _, l := range links {
+		if l.Link == "bound" && l.What == "metrics" && l.Hint != "mend what ACTUAL names, such as another process on this port; agentinit tries again every few seconds" {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
 // TestDoctorHidesPasswords: doctor hides passwords in both values of the trace sink.
 func TestDoctorHidesPasswords(t *testing.T) {
 	_, links, _ := diagnose(t, agreed(t), noEnv)
