@@ -43,9 +43,9 @@ test: deps ## unit and script tests of everything
 # Without the tests of the top directory: they have no goroutines, and read the sources for a minute.
 # SQLite is C that a program translated to Go, with memory of its own, in which the detector sees nothing. Watched,
 # it triples the processor time of the slots' tests. A process that it watches would sleep for a second before it
-# exits, and the tests start hundreds.
+# exits, and the tests start hundreds. Vet has seen the same files in `make test`.
 race: deps-test ## the same tests with the race detector (RACEFLAGS: more flags of go test)
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -gcflags=modernc.org/...=-race=false -shuffle=on $(PACKAGES) $(RACEFLAGS) $$(go list ./... | grep -vx "$$(go list .)")
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off -gcflags=modernc.org/...=-race=false -shuffle=on $(PACKAGES) $(RACEFLAGS) $$(go list ./... | grep -vx "$$(go list .)")
 
 # Only tests call these: they wrap one adapter for the contract suites, and the
 # client has a method for each route of the control socket.
