@@ -194,16 +194,30 @@ func forkOrphans(args []string) error {
 	if err != nil {
 		return err
 	}
+	start := forkAndExit
+	if has(args, "stay") {
+		start = func() error { return self(false, false, "sleep").Start() }
+	}
 	for range n {
-		c := exec.Command("/bin/true")
-		if has(args, "stay") {
-			c = self(false, false, "sleep")
-		}
-		if err := c.Start(); err != nil {
+		if err := start(); err != nil {
 			return err
 		}
 	}
 	fmt.Println("ready")
+	return nil
+}
+
+// forkAndExit makes a child that ends at once. The child never runs Go again, so it needs no threads.
+func forkAndExit() error {
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	switch {
+	case errno != 0:
+		return errno
+	case pid == 0:
+		for {
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+	}
 	return nil
 }
 
