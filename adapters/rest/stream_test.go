@@ -392,7 +392,7 @@ func TestBodyLimits(t *testing.T) {
 		if c.path == "/v1/agents/agent-1/input" {
 			b.do("admin", "POST", "/v1/agents", `{"command":"c"}`).is(201)
 		}
-		for _, n := range []int{c.limit, c.limit + 1} {
+		for _, n := range []int{c.limit - 1, c.limit, c.limit + 1} {
 			a := b.do("admin", c.method, c.path, c.body+strings.Repeat(" ", n-len(c.body)))
 			if n <= c.limit {
 				a.is(c.status)

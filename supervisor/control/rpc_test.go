@@ -284,7 +284,7 @@ func TestXMLRPCIsAudited(t *testing.T) {
 	}
 }
 
-// longLog is a log of 64 MiB. It counts the lines that were read, and what was in memory at the last
+// longLog is a log of 128 MiB. It counts the lines that were read, and what was in memory at the last
 // one.
 type longLog struct {
 	*controltest.Box
@@ -293,7 +293,7 @@ type longLog struct {
 }
 
 func (l *longLog) Read(context.Context, logs.Query) iter.Seq[logs.Line] {
-	const lines = 64
+	const lines = 128
 	text := strings.Repeat("x", 1<<20)
 	return func(yield func(logs.Line) bool) {
 		for l.read < lines {

@@ -939,9 +939,13 @@ func TestFollowerTakesSomeLinesAtOnce(t *testing.T) {
 // wants the beginning of a line does not get all of it. In the file and in memory the lines stay
 // whole.
 func TestCutLines(t *testing.T) {
+	letters := 1 << 19
+	if testing.Short() {
+		letters = 1 << 16
+	}
 	for _, to := range []To{ToNone, ToFile} {
-		p := newPlane(t, Config{MaxLine: 256 << 10, RingBytes: 2 << 20})
-		long := strings.Repeat("é", 1<<16)
+		p := newPlane(t, Config{MaxLine: 4 * letters, RingBytes: 32 * letters})
+		long := strings.Repeat("é", letters)
 		c, stdout, stderr := open(t, p, Options{Program: "web", To: to, Path: filepath.Join(t.TempDir(), "log")})
 		for range 6 {
 			write(t, stdout, long+"\n")

@@ -241,9 +241,12 @@ func TestParallelStarts(t *testing.T) {
 	for name, cgroups := range map[string]bool{"cgroups": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			inEachWay(t, Options{Cgroups: cgroups}, func(t *testing.T, o *Owner, shape func(Command) Command) {
-				each := 30
-				if testing.Short() {
+				each := 250
+				switch {
+				case testing.Short():
 					each = 15
+				case cgroups || o.noClone3.Load():
+					each = 100
 				}
 				collectGarbage(t)
 				var failed atomic.Int32

@@ -39,7 +39,7 @@ func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, faile
 		t.Skip("needs root and unshare(1)")
 	}
 	c := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
-		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=120s")
+		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=120s", "-test.short="+strconv.FormatBool(testing.Short()))
 	c.Env = append(append(os.Environ(), inNamespace+"=1"), extraEnv...)
 	out, err := c.CombinedOutput()
 	var ee *exec.ExitError
@@ -82,7 +82,7 @@ func zombies(t *testing.T) int {
 
 const reapingOff = "AGENTINIT_TEST_NO_REAPING"
 
-// There are 1,000 orphans, and 50 programs run repeatedly with different exit statuses. No status
+// There are 5,000 orphans, and 50 programs run repeatedly with different exit statuses. No status
 // is lost and no zombie stays. Without reaping, the same test must fail.
 func TestPID1ReapsOrphans(t *testing.T) {
 	bin := built.Path(t)
@@ -98,7 +98,11 @@ func TestPID1ReapsOrphans(t *testing.T) {
 		stormWithoutReaping(t, o, bin)
 		return
 	}
-	const makers, each, programs, rounds = 10, 100, 50, 8
+	const makers, programs, rounds = 10, 50, 8
+	each := 500
+	if testing.Short() {
+		each = 100
+	}
 	var wg sync.WaitGroup
 	for i := range makers {
 		wg.Go(func() {
