@@ -355,6 +355,9 @@ func (l *loop) noticed(n Notice) {
 // the bug happened.
 func (l *loop) emergency(p any, stack []byte) Result {
 	detail := fmt.Sprintf("internal error in the supervisor: %v", p)
+	if l.ending.phase == notEnding {
+		close(l.sup.ending)
+	}
 	l.sup.cfg.Bus.Publish(event.Event{
 		Level: event.Error, Stage: stage, Name: event.SupervisorPanicked,
 		Fields: map[string]any{"error": detail, "stack": string(stack)},

@@ -230,6 +230,7 @@ func TestAPanicOfTheLoopEndsTheBox(t *testing.T) {
 		b.pass(time.Second)
 		b.k.forget()
 		b.sup.in.post(func() { panic("a bug") })
+		<-b.sup.Ending()
 		synctest.Wait()
 		r := <-b.result
 		if r.Code != 1 || r.Cause.Kind != CauseInternal || !strings.Contains(r.Cause.Detail, "a bug") {

@@ -115,8 +115,8 @@ func (s *Supervisor) Boot() { s.in.post(s.loop.boot) }
 // the barrier or given up.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// Ending is closed as soon as a shutdown begins, whatever its cause. An event about it may be lost to a
-// reader that is behind; this is not.
+// Ending is closed as soon as a shutdown begins, whatever its cause, or the supervisor fails. A reader of
+// events that is behind may miss the event about it.
 func (s *Supervisor) Ending() <-chan struct{} { return s.ending }
 
 // Done is closed when the supervisor has ended; Result then says how.

@@ -184,10 +184,7 @@ func (b *box) afterBoot() {
 // watchShutdown makes /ready answer 503 and removes the sentinel as soon as a shutdown begins,
 // whatever its cause.
 func (b *box) watchShutdown() {
-	select {
-	case <-b.sup.Ending():
-	case <-b.sup.Done(): // the supervisor failed
-	}
+	<-b.sup.Ending()
 	endWithoutCollection(b.getenv)
 	b.readiness.Shutdown()
 	if err := b.boot.Unseal(); err != nil {
