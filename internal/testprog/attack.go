@@ -89,11 +89,7 @@ func kill(args []string) error {
 	if err != nil {
 		return err
 	}
-	send := func() error { return syscall.Kill(pid, syscall.Signal(sig)) }
-	if has(args, "from-thread") {
-		return offFirstThread(send)
-	}
-	return send()
+	return fromThread(args, func() error { return syscall.Kill(pid, syscall.Signal(sig)) })
 }
 
 // attackPids uses up all free pids, prints "full" and their number, and then takes each pid that

@@ -14,20 +14,21 @@ import (
 // parent is not told of the end of that process before the tracer has waited for it, and trace
 // waits only with "wait".
 func trace(args []string) error {
-	if has(args, "from-thread") {
-		return offFirstThread(func() error { return traceHere(args) })
-	}
-	return traceHere(args)
+	return fromThread(args, func() error { return traceHere(args) })
 }
 
-// offFirstThread calls f on another thread than the first, whose number is that of the process.
-func offFirstThread(f func() error) error {
+// fromThread calls f, with "from-thread" on another thread than the first, whose number is that of the
+// process.
+func fromThread(args []string, f func() error) error {
+	if !has(args, "from-thread") {
+		return f()
+	}
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
 		return f()
 	}
 	ended := make(chan error)
-	go func() { ended <- offFirstThread(f) }() // not on this thread, which is locked
+	go func() { ended <- fromThread(args, f) }() // not on this thread, which is locked
 	return <-ended
 }
 

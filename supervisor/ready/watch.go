@@ -59,9 +59,10 @@ func summarize(state []finding, latest finding, anyOne bool) Result {
 		res.Ready = slices.ContainsFunc(state, good)
 		res.Final = res.Ready || !slices.ContainsFunc(state, func(f finding) bool { return !bad(f) })
 	} else {
-		res.Ready = !slices.ContainsFunc(state, func(f finding) bool { return !good(f) })
+		missing := slices.IndexFunc(state, func(f finding) bool { return !good(f) })
+		res.Ready = missing < 0
 		res.Final = res.Ready || slices.ContainsFunc(state, bad)
-		if missing := slices.IndexFunc(state, func(f finding) bool { return !good(f) }); latest.ok && missing >= 0 {
+		if latest.ok && !res.Ready {
 			res.Reason = state[missing].reason
 		}
 	}

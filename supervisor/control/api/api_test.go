@@ -162,21 +162,7 @@ func TestSilentServerEndsWithTheContext(t *testing.T) {
 
 func TestFallbackToTheAbstractName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", AbstractFallback(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c := &Client{socket: path, fallback: AbstractFallback(path)}
-	conn, err := c.dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.Close()
-	l.Close()
-	if _, err := c.dial(t.Context()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("with neither, the missing file is the error: %v", err)
-	}
+	fallsBack(t, path, os.ErrNotExist)
 	if _, err := NewClient(path).dial(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a path that was asked for has no fallback: %v", err)
 	}
@@ -188,10 +174,16 @@ func TestFallbackFromAForbiddenDirectory(t *testing.T) {
 		t.Skip("root may enter every directory")
 	}
 	dir := filepath.Join(t.TempDir(), "run")
-	path := filepath.Join(dir, "s")
 	if err := os.Mkdir(dir, 0); err != nil {
 		t.Fatal(err)
 	}
+	fallsBack(t, filepath.Join(dir, "s"), os.ErrPermission)
+}
+
+// fallsBack checks that a client reaches the abstract name of a path that has no socket for it, and gets
+// the error about the path if nothing listens on the abstract name either.
+func fallsBack(t *testing.T, path string, want error) {
+	t.Helper()
 	l, err := net.Listen("unix", AbstractFallback(path))
 	if err != nil {
 		t.Fatal(err)
@@ -204,8 +196,8 @@ func TestFallbackFromAForbiddenDirectory(t *testing.T) {
 	}
 	conn.Close()
 	l.Close()
-	if _, err := c.dial(t.Context()); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("with neither, the forbidden directory is the error: %v", err)
+	if _, err := c.dial(t.Context()); !errors.Is(err, want) {
+		t.Errorf("with neither, the error is %v, want %v", err, want)
 	}
 }
 
