@@ -30,6 +30,7 @@ var identities = map[string]struct {
 func attacked(t *testing.T, command, more string, check func(t *testing.T, b *box)) {
 	for name, id := range identities {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := boot(t, id.how, header+`
 [programs.web]
 command = ["TESTPROG", "sleep"]

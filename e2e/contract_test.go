@@ -64,31 +64,58 @@ const (
 	withBridge = "[adapters]\norchestrator = \"stdio-bridge\"\n"
 )
 
+// sideBySide runs suites that mostly wait, each with boxes of its own.
+func sideBySide(t *testing.T, suites map[string]func(t *testing.T)) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	for name, suite := range suites {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			suite(t)
+		})
+	}
+}
+
+func TestContract(t *testing.T) {
+	sideBySide(t, map[string]func(t *testing.T){
+		"beads":  func(t *testing.T) { contract.Beads(t, externalBeads) },
+		"events": func(t *testing.T) { contract.Events(t, externalEvents) },
+		"memory": func(t *testing.T) {
+			contract.Memory(t, contract.MemoryClass{
+				New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) },
+				Deaf: func(t *testing.T) adapters.Memory {
+					return memoryOf(t, withMemory+fmt.Sprintf("[slots.memory]\nembedder = { kind = \"http\", url = \"http://127.0.0.1:%d\", model = \"m\" }\n", freePort(t)))
+				},
+			})
+		},
+		"agents": func(t *testing.T) { contract.Orchestrator(t, binary(t, "testprog"), localAgents) },
+		"bridge": func(t *testing.T) { contract.Orchestrator(t, binary(t, "testprog"), bridgedAgents) },
+	})
+}
+
 // For the same random script, the local adapters and the adapters that use a real box give the same
 // answers.
 func TestSameAnswers(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	t.Run("beads", func(t *testing.T) {
-		contract.SameBeads(t, func(t testing.TB) adapters.Beads {
-			return made[*beads.Local](t)(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))
-		}, externalBeads)
-	})
-	t.Run("events", func(t *testing.T) {
-		contract.SameEvents(t, func(t testing.TB) adapters.Events {
-			return made[*events.Local](t)(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))
-		}, externalEvents)
-	})
-	t.Run("memory", func(t *testing.T) {
-		words := made[memory.Embedder](t)(memory.NewEmbedder(memory.EmbedderConfig{}))
-		contract.SameMemory(t, contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
-			return made[*memory.Memory](t)(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))
-		}}, contract.MemoryClass{New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) }})
-	})
-	// One box runs its agents itself. The other box uses the agents of its host.
-	t.Run("agents", func(t *testing.T) {
-		contract.SameOrchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
-			return agentsOf(t, serving(t, withAgents))
-		}, bridgedAgents)
+	sideBySide(t, map[string]func(t *testing.T){
+		"beads": func(t *testing.T) {
+			contract.SameBeads(t, func(t testing.TB) adapters.Beads {
+				return made[*beads.Local](t)(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))
+			}, externalBeads)
+		},
+		"events": func(t *testing.T) {
+			contract.SameEvents(t, func(t testing.TB) adapters.Events {
+				return made[*events.Local](t)(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))
+			}, externalEvents)
+		},
+		"memory": func(t *testing.T) {
+			words := made[memory.Embedder](t)(memory.NewEmbedder(memory.EmbedderConfig{}))
+			contract.SameMemory(t, contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
+				return made[*memory.Memory](t)(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))
+			}}, contract.MemoryClass{New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) }})
+		},
+		// One box runs its agents itself. The other box uses the agents of its host.
+		"agents": func(t *testing.T) {
+			contract.SameOrchestrator(t, binary(t, "testprog"), localAgents, bridgedAgents)
+		},
 	})
 }
 
@@ -102,45 +129,16 @@ func externalEvents(t testing.TB) adapters.Events {
 	}))
 }
 
-func TestContractBeads(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Beads(t, externalBeads)
-}
-
-func TestContractEvents(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Events(t, externalEvents)
-}
-
 func memoryOf(t *testing.T, slots string) adapters.Memory {
 	return made[*resttest.Memory](t)(resttest.NewMemory(serving(t, slots).url(), admin()))
-}
-
-func TestContractMemory(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Memory(t, contract.MemoryClass{
-		New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) },
-		Deaf: func(t *testing.T) adapters.Memory {
-			return memoryOf(t, withMemory+fmt.Sprintf("[slots.memory]\nembedder = { kind = \"http\", url = \"http://127.0.0.1:%d\", model = \"m\" }\n", freePort(t)))
-		},
-	})
 }
 
 func agentsOf(t testing.TB, b *box) *resttest.Agents {
 	return made[*resttest.Agents](t)(resttest.NewAgents(b.url(), admin()))
 }
 
-func TestContractAgents(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Orchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
-		return agentsOf(t, serving(t, withAgents))
-	})
-}
-
-func TestContractBridge(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Orchestrator(t, binary(t, "testprog"), bridgedAgents)
-}
+// localAgents are those that a box runs itself.
+func localAgents(t testing.TB) adapters.Orchestrator { return agentsOf(t, serving(t, withAgents)) }
 
 // bridgedAgents are the agents of a box with a stdio bridge. The calls go through a process of
 // agentctl to a host. Here, the agents of that host are those of another box.
