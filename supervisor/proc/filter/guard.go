@@ -307,19 +307,16 @@ func (p *program) which(process, group uint32, g Guarded) {
 	p.jump("target")
 }
 
-// reserved is RESERVED_PIDS of kernel/pid.c: after the numbers have wrapped around, the kernel
-// never gives out lower numbers again.
-const reserved = 300
-
-// taskRanges are the thread ids in as few ranges as possible. Numbers between two low ids may be
-// included: they belonged to the start of the box, and no process has them now.
+// taskRanges are the thread ids in as few ranges as possible. agentinit's threads are few ranges,
+// because most of them are made one after the other at its start. A number between two ranges may be
+// the pid of a program: the program began before agentinit's latest thread did.
 func taskRanges(g Guarded) [][2]int {
 	ids := append(slices.Clone(g.Tasks), g.PID)
 	slices.Sort(ids)
 	var out [][2]int
 	for _, id := range ids {
 		last := len(out) - 1
-		if last >= 0 && (id <= out[last][1]+1 || g.PID == 1 && id < reserved) {
+		if last >= 0 && id <= out[last][1]+1 {
 			out[last][1] = id
 			continue
 		}

@@ -60,7 +60,7 @@ func TestGuard(t *testing.T) {
 				args []uint64
 				want uint32
 			}{
-				{g, c.kill, []uint64{1, 9}, refused}, {g, c.kill, []uint64{40, 9}, refused}, {g, c.kill, []uint64{20, 9}, refused},
+				{g, c.kill, []uint64{1, 9}, refused}, {g, c.kill, []uint64{40, 9}, refused}, {g, c.kill, []uint64{20, 9}, retAllow},
 				{g, c.kill, []uint64{41, 9}, retAllow}, {g, c.kill, []uint64{501, 9}, refused}, {g, c.kill, []uint64{502, 9}, retAllow},
 				{g, c.kill, []uint64{0, 9}, retAllow}, {g, c.kill, []uint64{minus(1), 9}, refused}, {g, c.kill, []uint64{1<<32 | 1, 9}, refused},
 				{g, c.kill, []uint64{minus(70), 9}, retAllow}, {scoped, c.kill, []uint64{minus(1), 9}, refused}, // kill(-1) reaches all processes, not only group 1
@@ -119,8 +119,8 @@ func TestTaskRanges(t *testing.T) {
 		g    Guarded
 		want string
 	}{
-		{Guarded{PID: 1, Tasks: []int{1, 8, 9}}, "[[1 9]]"},
-		{Guarded{PID: 1, Tasks: []int{1, 299, 300, 302}}, "[[1 300] [302 302]]"},
+		{Guarded{PID: 1, Tasks: []int{1, 8, 9}}, "[[1 1] [8 9]]"},
+		{Guarded{PID: 1, Tasks: []int{9, 1, 2, 8, 1}}, "[[1 2] [8 9]]"},
 		{Guarded{PID: 50, Tasks: []int{50, 60, 61}}, "[[50 50] [60 61]]"},
 		{Guarded{PID: 50}, "[[50 50]]"},
 	} {
