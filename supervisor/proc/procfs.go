@@ -270,20 +270,21 @@ func childrenOf(st *statInfo) (pids []int, ok bool) {
 	return pids, true
 }
 
-// allProcesses reads all of /proc once. It is used if the kernel has no lists of children.
-func allProcesses() (map[int][]statInfo, error) {
+// allProcesses reads all of /proc once and returns the pids by parent. It is used if the kernel has no
+// lists of children.
+func allProcesses() (map[int][]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	byParent := map[int][]statInfo{}
+	byParent := map[int][]int{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
 		if st, err := readStat(pid); err == nil {
-			byParent[st.ppid] = append(byParent[st.ppid], st)
+			byParent[st.ppid] = append(byParent[st.ppid], pid)
 		}
 	}
 	return byParent, nil

@@ -132,6 +132,32 @@ func TestATreeHasNoReusedPID(t *testing.T) {
 			}
 		}
 	})
+	t.Run("slowly", func(t *testing.T) { // on a kernel without lists of children
+		for reused := false; !reused; {
+			family, child, grandchild := startFamily(t, o)
+			young := mustStat(t, grandchild)
+			waitUntil(t, "the clock of starts has moved", func() bool { return uptimeTicks() > young.start })
+			listed := uptimeTicks()
+			list := func() map[int][]int {
+				byParent, err := allProcesses()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return byParent
+			}
+			stale := list()
+			if got := below([]task{{mustStat(t, family.PID), true}}, list(), listed); len(got) != 3 || got[2].pid != grandchild {
+				t.Fatalf("the twin: %+v", got)
+			}
+			family.ends(t, child)
+			if reused = other.takes(t, child); !reused {
+				continue
+			}
+			if got := below([]task{{mustStat(t, child), false}}, stale, listed); len(got) != 1 {
+				t.Errorf("got %+v", got)
+			}
+		}
+	})
 	t.Run("orphan", func(t *testing.T) {
 		for reused := false; !reused; {
 			family := startTester(t, o, sh(`(setsid sleep 1000 & echo $!); exec sleep 1000`))
@@ -170,4 +196,32 @@ func mustStat(t *testing.T, pid int) statInfo {
 		t.Fatal(err)
 	}
 	return st
+}
+
+// An ancestor ends while agentinit asks whether a process descends from it, and another process gets its
+// pid.
+func TestDescendsIsNotMisledByAReusedPID(t *testing.T) {
+	if !insidePID1(t) {
+		return
+	}
+	o := newOwner(t, Options{})
+	other := startForker(t, o)
+	for reused := false; !reused; {
+		family, child, grandchild := startFamily(t, o)
+		passed, complete := ancestry(grandchild, family.PID)
+		if !complete || len(passed) != 2 || !haveSameParents(passed) || !o.descends(grandchild) {
+			t.Fatalf("the twin: %+v, %t", passed, complete)
+		}
+		family.ends(t, child)
+		if reused = other.takes(t, child); reused && haveSameParents(passed) {
+			t.Errorf("%d still counts as a descendant of %d", grandchild, family.PID)
+		}
+	}
+}
+
+func TestDescendsOfAnOutsider(t *testing.T) {
+	o := newOwner(t, Options{})
+	if o.descends(os.Getppid()) {
+		t.Error("the parent of agentinit counts as a descendant of it")
+	}
 }

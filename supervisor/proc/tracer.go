@@ -179,19 +179,33 @@ func (o *Owner) endTracer(pid int) string {
 	return fmt.Sprintf("process %d (%q, uid %s) traced process %d and kept its end from agentinit; it was killed", tracer, name, uid, pid)
 }
 
-// descends tells whether a process descends from agentinit.
+// descends tells whether a process descends from agentinit. It is false if the ancestors end too fast for
+// an answer.
 func (o *Owner) descends(pid int) bool {
-	for range maxAncestors {
-		if pid == o.selfPID {
-			return true
+	for range ancestorTries {
+		passed, complete := ancestry(pid, o.selfPID)
+		if complete && haveSameParents(passed) {
+			return len(passed) == 0 || passed[len(passed)-1].ppid == o.selfPID
 		}
-		st, err := readStat(pid)
-		if err != nil || pid <= 1 {
-			return false
-		}
-		pid = st.ppid
 	}
 	return false
+}
+
+// ancestry lists a process and its ancestors up to one below the process last, or to the first process of
+// all. complete is false if one of them ended meanwhile, or if there are too many.
+func ancestry(pid, last int) (passed []statInfo, complete bool) {
+	for range maxAncestors {
+		if pid == last || pid <= 0 {
+			return passed, true
+		}
+		st, err := readStat(pid)
+		if err != nil || st.released() {
+			return nil, false
+		}
+		passed = append(passed, st)
+		pid = st.ppid
+	}
+	return nil, false
 }
 
 // tracerOf returns the process that traces a thread. It returns 0 if there is none, or none that

@@ -51,11 +51,7 @@ func (o *Owner) ownChildren() []int {
 	if err != nil {
 		return nil // without /proc, escaped processes cannot be found
 	}
-	var pids []int
-	for _, st := range byParent[o.selfPID] {
-		pids = append(pids, st.pid)
-	}
-	return pids
+	return byParent[o.selfPID]
 }
 
 // dropAdoptee forgets an adoptee. The caller holds the mutex.
@@ -407,34 +403,45 @@ func descend(roots []task) []task {
 // boot of the machine. A process that has ended since may have left its pid to one of another program:
 // the parent itself, then the list is of that one, or a child, then what is read is about that one.
 func stillListed(parent *statInfo, kids []int, listed uint64) (children []statInfo) {
-	if len(kids) == 0 {
-		return nil
-	}
-	if st, err := readStat(parent.pid); err != nil || st.start != parent.start {
-		return nil
-	}
 	for _, pid := range kids {
 		// A child that has another parent now is the one of the list if it is older than the list.
 		if st, err := readStat(pid); err == nil && (st.ppid == parent.pid || st.start < listed) {
 			children = append(children, st)
 		}
 	}
+	if len(children) == 0 {
+		return nil
+	}
+	// The parent is looked at last: it was the one with that pid when each child named it.
+	if st, err := readStat(parent.pid); err != nil || st.start != parent.start {
+		return nil
+	}
 	return children
 }
 
 func descendSlowly(roots []task) []task {
+	listed := uptimeTicks()
 	byParent, err := allProcesses()
 	if err != nil {
 		return nil
 	}
+	return alive(below(roots, byParent, listed))
+}
+
+// below adds to the roots what is below them according to a list of all processes from the time listed.
+func below(roots []task, byParent map[int][]int, listed uint64) []task {
 	tasks := slices.Clone(roots)
 	for i := 0; i < len(tasks); i++ {
-		for _, st := range byParent[tasks[i].pid] {
+		parent, since := &tasks[i].statInfo, listed
+		if parent.start >= listed {
+			since = 0 // the list may hold children of the process that had its pid before
+		}
+		for _, st := range stillListed(parent, byParent[parent.pid], since) {
 			tasks = append(tasks, task{st, false})
 		}
-		delete(byParent, tasks[i].pid)
+		delete(byParent, parent.pid)
 	}
-	return alive(tasks)
+	return tasks
 }
 
 func alive(tasks []task) []task {
