@@ -33,8 +33,9 @@ func verbs() []verb {
 		{"trap-and-exit-after", "MILLISECONDS CODE", "on TERM say \"trapped\", wait, exit", trapAndExit},
 		{"stopped", "", "stop itself with SIGSTOP", stopped},
 		{"fork-orphans", "N [stay]", "leave N orphans that exit at once, or stay", forkOrphans},
-		{"setsid-escape", "[scrub]", "leave a child in a session of its own, without environment when scrubbed, and exit", setsidEscape},
-		{"double-fork", "[scrub]", "stay, with a grandchild in a session of its own; say its pid, and \"ready\" when its parent is gone", doubleFork},
+		{"setsid-escape", "[scrub] [headless]", "leave a child in a session of its own, without environment when scrubbed, without its first thread when headless, and exit", setsidEscape},
+		{"headless", "", "end the first thread; the others stay", headless},
+		{"double-fork", "[scrub] [headless]", "stay, with a grandchild in a session of its own; say its pid, and \"ready\" when its parent is gone", doubleFork},
 		{"sibling", "", "stay, with a process in a session of its own whose parent is ours (CLONE_PARENT); say its pid", sibling},
 		{"fork-tree", "DEPTH WIDTH", "a tree of processes, every other one in a session of its own", forkTree},
 		{"refork", "", "children that replace themselves for ever in sessions of their own", refork},
@@ -222,11 +223,18 @@ func forkAndExit() error {
 }
 
 func setsidEscape(args []string) error {
-	c := self(true, has(args, "scrub"), "sleep")
+	stays := "sleep"
+	if has(args, "headless") {
+		stays = "headless"
+	}
+	c := self(true, has(args, "scrub"), stays)
 	if err := c.Start(); err != nil {
 		return err
 	}
 	fmt.Println(c.Process.Pid)
+	if stays == "headless" {
+		return untilZombie(c.Process.Pid)
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,6 +100,28 @@ func lastThread(pid int) (int, error) {
 		}
 		if last := threads[len(threads)-1].Name(); last != strconv.Itoa(pid) {
 			return strconv.Atoi(last)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// headless ends the first thread; the process goes on with the others.
+func headless(args []string) error {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		go func() { _ = headless(args) }() // not on this thread, which is locked
+		return forever()
+	}
+	_, _, errno := syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) // only of this thread; the runtime counts it as waiting in a call
+	return errno
+}
+
+// untilZombie waits until the first thread of the process has ended.
+func untilZombie(pid int) error {
+	for {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(b), ") Z ") {
+			return err
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -38,7 +38,10 @@ const ticksPerSecond = 100
 
 // dead does not look at state Z alone. A process whose first thread has ended is in that state too,
 // although its other threads still run.
-func (s *statInfo) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
+func (s *statInfo) dead() bool { return s.zombie() && s.threads <= 1 }
+
+// zombie tells whether the first thread has ended.
+func (s *statInfo) zombie() bool { return s.state == 'Z' || s.state == 'X' }
 
 // released tells whether the process was just being reaped when it was read: the kernel no longer tells
 // its parent and how many threads it has. The state that it tells may be older than that, so it may still
@@ -401,14 +404,18 @@ func (r *tagReader) allHang() bool {
 }
 
 func readTag(pid int) tagAnswer {
-	b, err := readEnviron(pid)
+	tid := pid
+	b, err := readEnviron(tid)
 	if len(b) == 0 && partlyDead(pid, err) {
-		return tagAnswer{pid: pid, exec: true}
+		tid = livingThread(pid)
+		if b, err = readEnviron(tid); errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
+			return tagAnswer{pid: pid, exec: true}
+		}
 	}
 	if err != nil {
 		return tagAnswer{pid: pid}
 	}
-	if len(b) == 0 && betweenImages(pid) {
+	if len(b) == 0 && betweenImages(tid) {
 		return tagAnswer{pid: pid, exec: true}
 	}
 	for kv := range bytes.SplitSeq(b, []byte{0}) {
@@ -444,6 +451,22 @@ func betweenImages(pid int) bool {
 func partlyDead(pid int, environErr error) bool {
 	st, err := readStat(pid)
 	return err == nil && (st.dead() || errors.Is(environErr, unix.ESRCH)) && !isDead(pid)
+}
+
+// livingThread returns the first thread of a process, or another one if the first has ended. An ended
+// thread has neither memory nor descriptors (exit_mm and exit_files in kernel/exit.c), so the files of the
+// process in /proc show none.
+func livingThread(pid int) int {
+	if st, err := readStat(pid); err != nil || !st.zombie() {
+		return pid
+	}
+	tids, _ := threadsIn("/proc/" + strconv.Itoa(pid) + "/task") // none if the process has just ended
+	for _, tid := range tids {
+		if st, err := readStat(tid); err == nil && !st.zombie() {
+			return tid
+		}
+	}
+	return pid
 }
 
 // readPipes returns the inodes of those among a process's first three descriptors that are pipes or

@@ -254,7 +254,7 @@ func (o *Owner) ownerByTraces(pid int, t tagAnswer) *process {
 	if p := o.ownerByTag(t.tag); p != nil {
 		return p
 	}
-	pipes := readPipes(pid)
+	pipes := readPipes(livingThread(pid))
 	o.mu.Lock()
 	for _, inode := range pipes {
 		if p := o.byPipe[inode]; p != nil {

@@ -157,6 +157,36 @@ func TestOwnsWaitsForTheRegistration(t *testing.T) {
 	}
 }
 
+// An escapee whose first thread has ended is known by what its other threads tell: the tag in their
+// environment or, without that, the pipes of its program.
+func TestHeadlessEscapee(t *testing.T) {
+	bin := built.Path(t)
+	for name, c := range map[string]Command{
+		"by its tag":   prog(bin, "double-fork", "headless"),
+		"by its pipes": sh("exec env -u " + EnvTag + " " + bin + " double-fork headless"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOwner(t, Options{})
+			p := startTester(t, o, c)
+			escapee := p.number(t)
+			p.line(t)
+			if st := mustStat(t, escapee); !st.zombie() || st.dead() {
+				t.Fatalf("the twin: %+v", st)
+			}
+			if id, ok := o.Owns(escapee); id != p.ID || !ok {
+				t.Errorf("Owns says %d, %v; the program is %d", id, ok, p.ID)
+			}
+			if err := o.Kill(p.ID); err != nil {
+				t.Fatal(err)
+			}
+			if e := next(t, o, p.ID, Emptied); e.Leaked != 0 || alivePID(escapee) {
+				t.Errorf("got %+v, the escapee is alive: %v", e, alivePID(escapee))
+			}
+			o.KillAll(patience)
+		})
+	}
+}
+
 // TestTracelessEscapee states the limit of the search: the escapee has its own session, a parent
 // that ended unseen, an empty environment, and no pipe of its program. Its program is unknown, but
 // it is not taken for an outsider, and the end of the box kills it.
