@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	driver "modernc.org/sqlite"
@@ -75,7 +77,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	o.Path = filepath.Join(dir, filepath.Base(o.Path))
 	db := &DB{path: o.Path, max: cmp.Or(o.MaxValue, 8<<20), copying: make(chan struct{}, 1), look: os.Lstat}
-	if err := create(o.Path); err != nil {
+	if err := create(o.Path); err != nil && !errors.Is(err, fs.ErrExist) { // an existing file is left to SQLite
 		return nil, adapters.Unavailable(err, "cannot make the file")
 	}
 	if info, err := os.Lstat(o.Path + "-wal"); err == nil && info.Size() > maxWAL {
@@ -125,12 +127,9 @@ func directory(file string) (string, error) {
 }
 
 // create creates the file so that only its owner may use it. SQLite alone would use the umask, and
-// it gives its other files the mode of this file. An existing file is left to SQLite.
+// it gives its other files the mode of this file.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -151,15 +150,27 @@ const maxPages = 32 << 20
 // another program is not changed.
 func (db *DB) keepPrivate() error {
 	for _, suffix := range []string{"", "-wal"} {
-		info, err := db.look(db.path + suffix)
-		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&^fileMode == 0 {
-			continue
-		}
-		if err := os.Chmod(db.path+suffix, fileMode); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		if err := makePrivate(db.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
 			return err
 		}
 	}
 	return nil
+}
+
+// makePrivate changes the mode of the regular file that it has found at path: a program that can write
+// the directory may replace it by a link meanwhile. The descriptor is O_PATH, because the close of any
+// other one would end the locks of SQLite on the file (fcntl(2), F_SETLK).
+func makePrivate(path string) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o777&^fileMode == 0 {
+		return err
+	}
+	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), fileMode)
 }
 
 // pool is a pool of connections that begin with these statements.
@@ -343,11 +354,12 @@ func check(ctx context.Context, conn *sql.Conn, o Options) (int, error) {
 func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 	if version > 0 && version < len(o.Migrations) {
 		backup := fmt.Sprintf("%s.v%d-%s", o.Path, version, time.Now().UTC().Format("20060102T150405.000"))
-		if _, err := db.write.ExecContext(ctx, "VACUUM INTO ?", backup); err != nil {
-			return fmt.Errorf("cannot copy the file before its migration: %w", err)
+		err := create(backup) // for its owner only; SQLite fills an empty file
+		if err == nil {
+			_, err = db.write.ExecContext(ctx, "VACUUM INTO ?", backup)
 		}
-		if err := os.Chmod(backup, fileMode); err != nil {
-			return fmt.Errorf("cannot keep other users out of the copy: %w", err)
+		if err != nil {
+			return fmt.Errorf("cannot copy the file before its migration: %w", err)
 		}
 	}
 	for ; version < len(o.Migrations); version++ {

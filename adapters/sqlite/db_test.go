@@ -52,6 +52,60 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
+// The copy that is made before a migration holds the data and is private from its first byte on.
+func TestTheCopyBeforeAMigrationIsPrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	steps := []string{"CREATE TABLE t (x); INSERT INTO t VALUES (1)", "DELETE FROM t"}
+	for n := range steps {
+		db, err := Open(t.Context(), Options{Path: path, AppID: 7, Migrations: steps[:n+1]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copies, err := filepath.Glob(path + ".v1-*")
+	if err != nil || len(copies) != 1 {
+		t.Fatalf("%v %v", copies, err)
+	}
+	if info, err := os.Stat(copies[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	db, err := Open(t.Context(), Options{Path: copies[0], AppID: 7, Migrations: steps[:1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Read(t.Context(), func(tx *sql.Tx) error {
+		var rows int
+		if err := tx.QueryRow("SELECT count(*) FROM t").Scan(&rows); err != nil || rows != 1 {
+			t.Errorf("%d rows: %v", rows, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A link that takes the place of a database does not have its target's mode changed.
+func TestALinkDoesNotMakeItsTargetPrivate(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(target, nil, 0o644), os.Chmod(target, 0o644), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]fs.FileMode{link: 0o644, target: 0o600} {
+		err := makePrivate(path)
+		if info, statErr := os.Stat(target); err != nil || statErr != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v %v", path, err, info, statErr)
+		}
+		if err := os.Chmod(target, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A sparse file with as many pages as SQLite allows is refused before it is checked, which would take
 // 512 MiB.
 func TestAFileOfTooManyPagesIsRefused(t *testing.T) {
