@@ -237,6 +237,11 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 // open takes a connection from the pool and prepares a new one. It bounds what SQLite reads for a new
 // connection before the first statement, because that reads the schema, which is text from the file
 // too.
+//
+// No schema of ours calls a function. Another program of our user could write one that does, in a CHECK
+// constraint, a generated column or an index: a single instr() of texts of megabytes takes hours, and the
+// end of a context ends no function. So SQLite refuses such a schema, and one with a longer statement
+// than maxStatement, which could hold as much work in many small steps.
 func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 	if err := db.regular(); err != nil {
 		return nil, err
@@ -249,7 +254,10 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 	before, err := driver.Limit(conn, lib.SQLITE_LIMIT_LENGTH, db.max)
 	if err == nil && before != db.max {
 		if err = db.same(ctx, conn); err == nil {
-			_, err = conn.ExecContext(ctx, p.setup)
+			err = limited(conn, func() error {
+				_, err := conn.ExecContext(ctx, p.setup+";SELECT 1 FROM sqlite_schema") // which reads the schema
+				return err
+			})
 		}
 	}
 	if err != nil {
@@ -258,6 +266,22 @@ func (db *DB) open(ctx context.Context, p pool) (*sql.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// maxStatement bounds each statement of the schema in bytes. Ours are shorter than 2 KiB.
+const maxStatement = 8 << 10
+
+// limited calls f while SQLite takes no function with arguments and no long statement.
+func limited(conn *sql.Conn, f func() error) error {
+	arguments, err1 := driver.Limit(conn, lib.SQLITE_LIMIT_FUNCTION_ARG, 0)
+	length, err2 := driver.Limit(conn, lib.SQLITE_LIMIT_SQL_LENGTH, maxStatement)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	err := f()
+	_, err1 = driver.Limit(conn, lib.SQLITE_LIMIT_FUNCTION_ARG, arguments)
+	_, err2 = driver.Limit(conn, lib.SQLITE_LIMIT_SQL_LENGTH, length)
+	return errors.Join(err, err1, err2)
 }
 
 // regular refuses other files than regular ones: the open of a FIFO waits for ever, and no context

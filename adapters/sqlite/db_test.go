@@ -52,6 +52,42 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
+// A schema that could compute for hours is refused when it is read, before anything is computed.
+func TestASchemaWithFunctionsIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		schema  string
+		refused bool
+	}{
+		"the twin":           {"CREATE TABLE t (x CHECK (x <> 'a' OR x || 'b' IN ('c', 1 + 1)))", false},
+		"CHECK":              {"CREATE TABLE t (x CHECK (instr(x, 'a') = 0))", true},
+		"operator":           {"CREATE TABLE t (x CHECK (x NOT LIKE '%a%b'))", true},
+		"default":            {"CREATE TABLE t (x DEFAULT (hex('a')))", true},
+		"generated column":   {"CREATE TABLE t (x, y AS (replace(x, 'a', 'b')))", true},
+		"index":              {"CREATE TABLE t (x); CREATE INDEX i ON t (trim(x, 'a'))", true},
+		"part of an index":   {"CREATE TABLE t (x); CREATE INDEX i ON t (x) WHERE length(x) > 1", true},
+		"a table of its own": {"CREATE TABLE t (x); CREATE TABLE u (x CHECK (abs(x)))", true},
+		"many steps":         {"CREATE TABLE t (x CHECK (x = 1" + strings.Repeat(" AND x = 1", 900) + "))", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.db")
+			foreign(t, path, tc.schema+"; PRAGMA application_id=7; PRAGMA user_version=1")
+			db, err := openTable(t, path)
+			if (err != nil) != tc.refused {
+				t.Errorf("refused %v: %v", tc.refused, err)
+			}
+			if err == nil {
+				t.Cleanup(func() { _ = db.Close() })
+				if err := db.Read(t.Context(), func(tx *sql.Tx) error { // the limits are those of the schema alone
+					_, err := tx.Exec("SELECT coalesce(x, 1) FROM t WHERE x <> ?1"+strings.Repeat(" AND x <> ?1", 900), 1)
+					return err
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
 // The copy that is made before a migration holds the data and is private from its first byte on.
 func TestTheCopyBeforeAMigrationIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
