@@ -72,7 +72,7 @@ var arrows = map[string][]string{
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters", "internal/ijson", "internal/outbound"},
 	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
-	"adapters/backup":       {"adapters"},                      // state copied, archived, checked and put back
+	"adapters/backup":       {"adapters", "internal/safeopen"}, // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound"},

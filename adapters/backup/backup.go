@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Part is one piece of the box's state.
@@ -192,9 +193,11 @@ func stageTree(ctx context.Context, from, to string, mode fs.FileMode) error {
 	return errors.Join(copyTree(ctx, from, place.dir), os.Chmod(place.dir, mode|0o700), place.release())
 }
 
-// swapIn puts staged at path in one step and keeps the old state under another name.
+// swapIn puts staged at path in one step and keeps the old state under another name. If the sync of the
+// directory fails, staged is in place all the same: only a crash of the machine can undo that, and then
+// one of the two states is there, complete.
 func swapIn(staged, path, stamp string) (kept string, err error) {
-	defer func() { err = errors.Join(err, syncDir(filepath.Dir(path))) }()
+	defer func() { _ = safeopen.SyncDirectory(filepath.Dir(path)) }()
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return "", os.Rename(staged, path)
 	}
@@ -219,14 +222,6 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 		return "", errors.Join(err, os.Rename(kept, path))
 	}
 	return kept, nil
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // copyTree copies the files and directories below from, with their modes, to a new directory. A

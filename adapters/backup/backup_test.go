@@ -258,6 +258,28 @@ func TestARestoredTreeStaysInItsDirectory(t *testing.T) {
 	}
 }
 
+// A state whose directory cannot be synced is in place all the same, and the old one is named.
+func TestAStateInADirectoryThatCannotBeSyncedIsReplaced(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("needs an ordinary user: root can read every directory")
+	}
+	dir := t.TempDir()
+	path, staged := filepath.Join(dir, "state"), filepath.Join(dir, "state.restoring-x")
+	if err := errors.Join(os.WriteFile(path, []byte("old"), 0o600), os.WriteFile(staged, []byte("new"), 0o600), os.Chmod(dir, 0o300)); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(dir, 0o700) // so that it can be removed
+	kept, err := swapIn(staged, path, "x")
+	if err != nil || kept != path+".before-x" {
+		t.Errorf("%q %v", kept, err)
+	}
+	for file, want := range map[string]string{path: "new", path + ".before-x": "old"} {
+		if got, err := os.ReadFile(file); string(got) != want {
+			t.Errorf("%s has %q %v, want %q", file, got, err, want)
+		}
+	}
+}
+
 // The name for the old state may be taken. Then nothing is replaced: the caller removes the new state
 // and must not remove the old one.
 func TestAStateThatCannotBeKeptIsNotReplaced(t *testing.T) {

@@ -264,7 +264,7 @@ func (j *journal) roll(day string) error {
 	if err != nil {
 		return err
 	}
-	if err := syncDir(j.dir); err != nil {
+	if err := safeopen.SyncDirectory(j.dir); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(filepath.Join(j.dir, s.name())))
 	}
 	if j.file != nil {
@@ -285,15 +285,6 @@ func (j *journal) create(s *segment) (*os.File, error) {
 		}
 		s.n++
 	}
-}
-
-// syncDir makes created and removed names durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // append numbers e, writes its line and passes it to live, under the lock that orders all events.
@@ -501,7 +492,7 @@ func (j *journal) drop(unwanted func(s segmentInfo) bool) error {
 	if !dropped {
 		return nil
 	}
-	return syncDir(j.dir)
+	return safeopen.SyncDirectory(j.dir)
 }
 
 // segmentInfo describes the oldest segment for drop's function.

@@ -247,15 +247,36 @@ func (d *Directory) Stat(name string) (Entry, error) {
 	return Entry{Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size}, nil
 }
 
-// Names returns the wanted names in the directory, sorted; more than most of them are an error. It
-// reads the directory in parts: a program can put millions of files there.
-func (d *Directory) Names(wanted func(name string) bool, most int) ([]string, error) {
-	// O_PATH descriptors cannot be read (open(2)).
+// Sync makes the names in the directory survive a crash of the machine. Where the file system cannot sync
+// a directory (EINVAL, fsync(2)), it does nothing.
+func (d *Directory) Sync() error {
+	f, err := d.readable()
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if errors.Is(err, unix.EINVAL) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
+}
+
+// readable opens the directory once more: O_PATH descriptors cannot be read or synced (open(2)).
+func (d *Directory) readable() (*os.File, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, d.fail("open", "", err)
 	}
-	f := os.NewFile(uintptr(fd), d.path)
+	return os.NewFile(uintptr(fd), d.path), nil
+}
+
+// Names returns the wanted names in the directory, sorted; more than most of them are an error. It
+// reads the directory in parts: a program can put millions of files there.
+func (d *Directory) Names(wanted func(name string) bool, most int) ([]string, error) {
+	f, err := d.readable()
+	if err != nil {
+		return nil, err
+	}
 	defer f.Close()
 	names := []string{}
 	for {
@@ -280,6 +301,15 @@ func (d *Directory) Names(wanted func(name string) bool, most int) ([]string, er
 }
 
 const namesAtOnce = 1000
+
+// SyncDirectory is Directory.Sync of the directory with that path.
+func SyncDirectory(name string) error {
+	d, err := OpenDirectory(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
 
 // OpenFile opens a regular file by its path: see Directory.OpenFile. A symbolic link in the last
 // component is followed under the same rule as in the other components.

@@ -290,3 +290,16 @@ func TestNamesAreChosenAndBounded(t *testing.T) {
 		t.Errorf("above the bound: %v", names)
 	}
 }
+
+func TestSyncDirectory(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, works := range map[string]bool{dir: true, "/proc/self": true /* it cannot be synced */, file: false, filepath.Join(dir, "missing"): false} {
+		if err := SyncDirectory(path); (err == nil) != works {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
