@@ -253,17 +253,31 @@ func TestCanonicalURL(t *testing.T) {
 
 func TestReplay(t *testing.T) {
 	var r nip98.Replay
-	token := nip98.Token{ID: "a"}
-	if err := r.Use(token, now); err != nil {
-		t.Fatal(err)
+	use := func(id string, created, at time.Duration) nip98.Reason {
+		err := r.Use(nip98.Token{ID: id, Created: now.Add(created)}, now.Add(at))
+		if err == nil {
+			return ""
+		}
+		return nip98.ReasonOf(err)
 	}
-	for _, later := range []time.Duration{0, time.Second, 119 * time.Second} {
-		if err := r.Use(token, now.Add(later)); nip98.ReasonOf(err) != nip98.ReasonReplay {
-			t.Errorf("after %v: %v", later, err)
+	// A token that is ahead of the clock is used as early as it can be.
+	if got := use("a", nip98.Window, 0); got != "" {
+		t.Fatal(got)
+	}
+	for _, at := range []time.Duration{0, time.Second, 119 * time.Second} {
+		if got := use("a", nip98.Window, at); got != nip98.ReasonReplay {
+			t.Errorf("after %v: %q", at, got)
 		}
 	}
-	if err := r.Use(token, now.Add(121*time.Second)); err != nil {
-		t.Errorf("forgotten too late: %v", err)
+	// Another token has the old ones forgotten. Then the clock is set back.
+	for at, want := range map[time.Duration]nip98.Reason{179 * time.Second: nip98.ReasonReplay, 200 * time.Second: ""} {
+		r = nip98.Replay{}
+		if got := use("a", nip98.Window, 0) + use("b", at, at); got != "" {
+			t.Fatal(got)
+		}
+		if got := use("a", nip98.Window, at-nip98.Window); got != want {
+			t.Errorf("at %v, set back by %v: %q, want %q", at, nip98.Window, got, want)
+		}
 	}
 }
 
@@ -274,7 +288,7 @@ func TestReplayIsBounded(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil && n < 200_000; n++ {
-		err = r.Use(nip98.Token{ID: string(rune(n)) + "-" + hex.EncodeToString([]byte{byte(n), byte(n >> 8), byte(n >> 16)})}, now)
+		err = r.Use(nip98.Token{ID: string(rune(n)) + "-" + hex.EncodeToString([]byte{byte(n), byte(n >> 8), byte(n >> 16)}), Created: now}, now)
 	}
 	if nip98.ReasonOf(err) != nip98.ReasonFull || n < 100_000 {
 		t.Fatalf("after %d tokens: %v", n, err)

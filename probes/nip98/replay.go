@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// memory is how long an event id is remembered: twice the window, so that no
-// token outlives its being remembered.
+// memory is how long after the time in it a token is remembered, by the clock that its time is checked
+// with. That is Window longer than it is valid, so a token stays used also if the clock is set back by up
+// to Window.
 const memory = 2 * Window
 
 // maxSeen bounds the ids that are remembered; 32 bytes and a time each.
@@ -28,7 +29,7 @@ func (r *Replay) Use(t Token, now time.Time) error {
 	if r.seen == nil {
 		r.seen = make(map[string]time.Time)
 	}
-	if until, used := r.seen[t.ID]; used && now.Before(until) {
+	if _, used := r.seen[t.ID]; used {
 		return refuse(ReasonReplay, "the token was used before")
 	}
 	if len(r.seen) >= maxSeen || now.After(r.next) {
@@ -37,7 +38,7 @@ func (r *Replay) Use(t Token, now time.Time) error {
 	if len(r.seen) >= maxSeen {
 		return refuse(ReasonFull, "too many signed requests within two minutes")
 	}
-	r.seen[t.ID] = now.Add(memory)
+	r.seen[t.ID] = t.Created.Add(memory)
 	return nil
 }
 

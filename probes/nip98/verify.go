@@ -67,8 +67,9 @@ type Request struct {
 
 // Token is a token with a valid signature.
 type Token struct {
-	ID     string // of the event
-	Pubkey string // who signed it, 64 lower-case hexadecimal digits
+	ID      string // of the event
+	Pubkey  string // who signed it, 64 lower-case hexadecimal digits
+	Created time.Time
 	// Payload is the SHA-256 of the signed body; nil if the token has none.
 	Payload *[sha256.Size]byte
 }
@@ -96,7 +97,7 @@ func Verify(authorization string, r Request, now time.Time) (Token, error) {
 	if age := now.Sub(e.CreatedAt.Time()); age > Window || age < -Window {
 		return Token{}, refuse(ReasonTime, fmt.Sprintf("created_at is more than %d s from the server's clock", int(Window.Seconds())))
 	}
-	t := Token{ID: e.ID, Pubkey: e.PubKey}
+	t := Token{ID: e.ID, Pubkey: e.PubKey, Created: e.CreatedAt.Time()}
 	if t.Payload, err = checkTags(e, r); err != nil {
 		return Token{}, err
 	}
