@@ -160,6 +160,41 @@ func TestGreeting(t *testing.T) {
 	})
 }
 
+// A call of the box that comes while initialize is served waits until its answer is queued.
+func TestNoCallOvertakesTheGreeting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeBridge(t, &fakeSpawner{})
+		s := newSession(t.Context(), nil, nil)
+		s.host = &hosted{bridge: b, session: s}
+		hello, _ := decode([]byte(hello))
+		greeting, err := s.host.greet(hello.Params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.GetAgent(t.Context(), "a")
+			done <- err
+		}()
+		synctest.Wait()
+		if len(s.out) > 0 {
+			t.Errorf("before the answer to initialize, the host gets %s", <-s.out)
+		}
+		if err := s.answer(hello.ID, greeting, nil); err != nil {
+			t.Fatal(err)
+		}
+		close(s.greeted)
+		synctest.Wait()
+		if first, call := string(<-s.out), string(<-s.out); !strings.Contains(first, protocolName) || !strings.Contains(call, rpcGet) {
+			t.Errorf("the host gets %s%s", first, call)
+		}
+		s.end(errDetached)
+		if err := <-done; err == nil {
+			t.Error("the call has ended without an answer, and without an error")
+		}
+	})
+}
+
 func TestSilentHostIsTurnedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := attach(t, fakeBridge(t, &fakeSpawner{}))

@@ -365,8 +365,16 @@ func (s *session) settle(m message) {
 	}
 }
 
-// call sends a call to the peer and decodes the answer into result, unless result is nil.
+// call sends a call to the peer and decodes the answer into result, unless result is nil. The peer gets the
+// answer to its initialize before any call.
 func (s *session) call(ctx context.Context, method string, params, result any) error {
+	select {
+	case <-s.greeted:
+	case <-ctx.Done():
+		return adapters.AsError(ctx.Err())
+	case <-s.ctx.Done():
+		return s.gone()
+	}
 	answered := make(chan message, 1)
 	id, forget := s.expect(func(m message) { answered <- m })
 	defer forget()
