@@ -485,10 +485,8 @@ type message struct {
 		unix.Cmsghdr
 		fd uint64 // an int; the step stores a whole word
 	}
+	sent uint64 // how many bytes were sent; 0 before that
 }
-
-// unset is the value of message.fd as long as no listener was made.
-const unset = ^uint64(0)
 
 // addFilters puts the filters of the guard and of the sandbox into force. If the caller wants
 // refusals reported, they become one filter with a listener. A process that a launcher makes has
@@ -557,11 +555,12 @@ const listenerFlags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTE
 
 // addListener installs a filter with a listener and sends the listener. The steps after it are for
 // a kernel that refuses the listener: before Linux 5.19, or if a filter around agentinit already
-// has one.
+// has one. The kernel can also refuse to send it: other processes of the user may have as many
+// descriptors under way as the program may open (ETOOMANYREFS, unix(7)). Then the exec closes the
+// listener, and refused calls get ENOSYS.
 func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	m := &message{id: id}
 	l.message = m
-	m.control.fd = unset
 	m.control.Level, m.control.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
 	m.control.SetLen(unix.CmsgLen(4))
 	m.body.Base = (*byte)(unsafe.Pointer(&m.id))
@@ -575,19 +574,20 @@ func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	install := len(l.steps)
 	l.add(stepInfo{}, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, listenerFlags, addr(l, prog)).Store = uintptr(unsafe.Pointer(&m.control.fd))
 	l.try(unix.SYS_SENDMSG, uintptr(sock), addr(l, m), unix.MSG_NOSIGNAL)
+	l.steps[len(l.steps)-1].Store = uintptr(unsafe.Pointer(&m.sent))
 	// A step that always fails works as a jump.
 	l.jump = len(l.steps)
 	l.add(stepInfo{}, unix.SYS_CLOSE, ^uintptr(0))
 	l.steps[install].OnError = uintptr(len(l.steps))
 }
 
-// listening records whether a running process has a listener.
+// listening records whether agentinit gets the listener of a running process.
 func (o *Owner) listening(l *launch, id uint64) {
-	if l.message == nil || atomic.LoadUint64(&l.message.control.fd) != unset {
+	if l.message == nil || atomic.LoadUint64(&l.message.sent) != 0 {
 		return
 	}
 	o.refused.Load().forget(id)
 	if !o.noListener.Swap(true) {
-		o.report("no listener for the seccomp filter of a program (needs Linux 5.19, no filter around agentinit that has one, and a free descriptor): what it is refused is not counted")
+		o.report("no listener for the seccomp filter of a program (needs Linux 5.19, no filter around agentinit that has one, a free descriptor, and fewer descriptors of its user under way in sockets): what it is refused is not counted")
 	}
 }

@@ -145,6 +145,29 @@ func TestFiltersWithoutAListener(t *testing.T) {
 	}
 }
 
+// If the kernel refuses to send the listener, the filter stays in force, and agentinit says that nothing is
+// counted. Here, the kernel refuses because the other end is no socket.
+func TestFiltersWhoseListenerIsNotSent(t *testing.T) {
+	reports := newReports()
+	o := newOwner(t, Options{Report: reports.add})
+	r := o.refusals()
+	if r == nil {
+		t.Fatal("no listeners")
+	}
+	socket := r.remote
+	r.remote = int(o.null.Fd())
+	defer func() { r.remote = socket }()
+	c := sh("kill -0 " + self())
+	c.Guard = GuardBeside
+	c.Refused = func(r Refusal) { t.Errorf("told %+v", r) }
+	if res, err := o.Run(t.Context(), c, 1000); err != nil || res.Exit.Code() == 0 {
+		t.Errorf("%s %+v, %v", res.Output, res.Exit, err)
+	}
+	if !reports.has("listener") {
+		t.Error("that nothing is counted was not reported")
+	}
+}
+
 // The judge gives the same answer as the filter. A chain refuses what either of its parts refuses.
 func TestChainRefusesWhatEitherRefuses(t *testing.T) {
 	guard, err := filter.Guard(runtime.GOARCH, filter.Guarded{PID: 4711, Scoped: true})
