@@ -259,9 +259,7 @@ func (r *refusals) answer(w *watched) {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
-	if process := statusNumber(int(n.pid), "Tgid:"); process != 0 { // the kernel names the thread
-		n.pid = uint32(process)
-	}
+	n.pid = uint32(processOf(int(n.pid))) // the kernel names the thread
 	c := refusedCall{w, n}
 	if w.shared {
 		r.answerShared(c)
@@ -271,6 +269,18 @@ func (r *refusals) answer(w *watched) {
 	if r.spend(w, time.Now(), refusalBudget) {
 		r.rest(w)
 	}
+}
+
+// processOf returns the process that a thread belongs to. tgkill(2) finds a thread only under the number of
+// its process, so it recognises a first thread. To read /proc takes more time than all else of an answer.
+func processOf(tid int) int {
+	if unix.Tgkill(tid, tid, 0) != unix.ESRCH {
+		return tid
+	}
+	if process := statusNumber(tid, "Tgid:"); process != 0 {
+		return process
+	}
+	return tid // it has ended
 }
 
 // decide answers a call of the program w, unless its listener was closed meanwhile.

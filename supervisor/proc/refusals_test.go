@@ -125,6 +125,22 @@ func TestRefusalToAThread(t *testing.T) {
 	}
 }
 
+func TestProcessOf(t *testing.T) {
+	tids, err := threadsIn(taskDir)
+	if err != nil || len(tids) < 2 {
+		t.Fatal(tids, err)
+	}
+	want := map[int]int{0: 0, 1: 1, 1 << 22: 1 << 22} // none in the namespace, one of another user, none
+	for _, tid := range tids {
+		want[tid] = os.Getpid()
+	}
+	for tid, pid := range want {
+		if got := processOf(tid); got != pid {
+			t.Errorf("thread %d: %d, want %d", tid, got, pid)
+		}
+	}
+}
+
 // self is our pid, which a guarded program must not touch.
 func self() string { return strconv.Itoa(os.Getpid()) }
 
