@@ -159,7 +159,7 @@ func withoutPath(err error) error {
 }
 
 func (c *cli) ruleFacts() rules.Facts {
-	return rules.Facts{Env: c.lookupEnv, Arch: runtime.GOARCH, Profiles: c.profiles()}
+	return rules.Facts{Env: c.lookupEnv, Arch: runtime.GOARCH, Profiles: c.profiles}
 }
 
 // maxSmallFile limits the size of profiles and env files.

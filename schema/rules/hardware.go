@@ -54,10 +54,10 @@ func cudaOnARM(d *schema.Document, f Facts) []schema.Finding {
 }
 
 func headlessProfiles(d *schema.Document, f Facts) (out []schema.Finding) {
-	if !d.On("desktop.enabled") {
+	if !d.On("desktop.enabled") || f.Profiles == nil {
 		return nil
 	}
-	for _, p := range f.Profiles {
+	for _, p := range f.Profiles() {
 		if p.HeadlessOnly {
 			out = append(out, shown(d, "desktop.enabled", "desktop.enabled = true, but the profile "+strconv.Quote(p.Dir)+" is headless_only", "switch the desktop off, or remove the profile"))
 		}

@@ -20,8 +20,9 @@ type Facts struct {
 	Arch string
 	// Exists reports whether a path exists in the box. It is nil if that is unknown.
 	Exists func(path string) bool
-	// Profiles are the readable profiles of the workspace.
-	Profiles []Profile
+	// Profiles reads the profiles of the workspace. If Profiles is nil, there are none. Only a rule that
+	// needs them calls it: programs can write them.
+	Profiles func() []Profile
 }
 
 // Profile is the part of one /workspace/profiles/*/profile.toml that E010 needs.

@@ -355,11 +355,28 @@ func (c testCase) facts() Facts {
 	}
 	f := Facts{Arch: c.arch, Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok }}
 	f.Exists = func(path string) bool { return path == "/there" }
-	for _, dir := range c.headless {
-		f.Profiles = append(f.Profiles, Profile{Dir: dir, HeadlessOnly: true})
+	f.Profiles = func() (all []Profile) {
+		for _, dir := range c.headless {
+			all = append(all, Profile{Dir: dir, HeadlessOnly: true})
+		}
+		return append(all, Profile{Dir: "/workspace/profiles/with-a-screen"})
 	}
-	f.Profiles = append(f.Profiles, Profile{Dir: "/workspace/profiles/with-a-screen"})
 	return f
+}
+
+// Programs of the box can write the profiles, so a manifest without a desktop must not depend on them.
+func TestProfilesAreReadForADesktopAlone(t *testing.T) {
+	for text, want := range map[string]bool{"[programs.a]\ncommand = 'x'": false, "[desktop]\nenabled = true": true} {
+		d, bad := schema.Parse("agentbox.toml", []byte(text))
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		read := false
+		Run(d, Facts{Profiles: func() []Profile { read = true; return nil }})
+		if read != want {
+			t.Errorf("%q: profiles were read: %v", text, read)
+		}
+	}
 }
 
 func TestRules(t *testing.T) {
