@@ -229,6 +229,9 @@ func (m *Manager) makeDirectory(id string) error {
 	return all.Mkdir(id, dirMode)
 }
 
+// remove removes the directory of a task, in which its agent may have made a tree of any depth.
+func (m *Manager) remove(id string) error { return safeopen.RemoveAll(filepath.Join(m.cfg.Dir, id)) }
+
 // Close stops watching tasks; the tasks go on.
 func (m *Manager) Close() {
 	m.stop()
@@ -380,11 +383,11 @@ func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string
 		Key: key,
 	}
 	if err := m.save(r); err != nil {
-		return "", errors.Join(adapters.Unavailable(err, "cannot write the task's record"), os.RemoveAll(dir))
+		return "", errors.Join(adapters.Unavailable(err, "cannot write the task's record"), m.remove(id))
 	}
 	agent, err := m.cfg.Orchestrator.SpawnAgent(ctx, spec)
 	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
+		return "", errors.Join(err, m.remove(id))
 	}
 	r.AgentID = agent.AgentID
 	if err := m.save(r); err != nil {
@@ -433,7 +436,7 @@ func (m *Manager) prune() {
 	}
 	m.mu.Unlock()
 	for _, id := range old {
-		if err := os.RemoveAll(filepath.Join(m.cfg.Dir, id)); err != nil {
+		if err := m.remove(id); err != nil {
 			m.tell(id, err)
 		}
 	}
