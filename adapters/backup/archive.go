@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // archiveList is the first entry of an archive: what else is in it.
@@ -167,8 +168,9 @@ func hold(name string) (staged, error) {
 // Close removes the directory. What has taken its name is not entered.
 func (d staged) Close() error {
 	if d.held == nil {
-		return os.RemoveAll(d.dir)
+		return safeopen.RemoveAll(d.dir)
 	}
+	// No other user can write it, and copyTree has bounded it.
 	entries, err := os.ReadDir(d.dir)
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(d.dir, e.Name())))
@@ -186,20 +188,26 @@ func (d staged) release() error {
 
 const stagingPrefix = ".agentbox-staging-"
 
+// maxStaging bounds how many copies sweepStaging looks at.
+const maxStaging = 1000
+
 // sweepStaging removes the copies that a killed box has left. No copy that is in
-// use is as old.
+// use is as old. Programs can write the directory: they can put any number of files there, and a tree of
+// any depth that has the name of a copy.
 func sweepStaging(home string) error {
-	entries, err := os.ReadDir(home)
+	dir, err := safeopen.OpenDirectory(home)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), stagingPrefix) || !e.IsDir() {
-			continue
-		}
-		info, err := e.Info()
-		if err == nil && time.Since(info.ModTime()) > 2*limit {
-			err = os.RemoveAll(filepath.Join(home, e.Name()))
+	defer dir.Close()
+	names, err := dir.Names(func(name string) bool { return strings.HasPrefix(name, stagingPrefix) }, maxStaging)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		info, err := os.Lstat(filepath.Join(home, name))
+		if err == nil && info.IsDir() && time.Since(info.ModTime()) > 2*limit {
+			err = dir.RemoveAll(name)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

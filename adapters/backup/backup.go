@@ -9,7 +9,6 @@ package backup
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +109,7 @@ func (s Slots) restore(ctx context.Context, slot adapters.Slot, place Place, fro
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(staged) // if the state was put in place, there is nothing to remove here
+	defer safeopen.RemoveAll(staged) // if the state was put in place, there is nothing to remove here
 	if err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored")); err != nil {
 		return "", err
 	}
@@ -177,7 +176,7 @@ func stage(ctx context.Context, from, path, stamp string) (staged string, err er
 		err = copyFrom(ctx, func() (fs.File, error) { return os.Open(from) }, staged, info.Mode())
 	}
 	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(staged))
+		return "", errors.Join(err, safeopen.RemoveAll(staged))
 	}
 	return staged, nil
 }
@@ -224,9 +223,17 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 	return kept, nil
 }
 
+// Bounds of a tree, which programs can write. Its names are in memory, twice with the list of an archive.
+const (
+	maxTreeFiles = 100_000
+	maxTreeNames = 16 << 20 // bytes of all paths
+	maxTreeDepth = 256
+	namesAtOnce  = 1000
+)
+
 // copyTree copies the files and directories below from, with their modes, to a new directory. A
 // missing tree counts as empty. Everything else is left out. The tree may belong to a program, so
-// copyTree must not follow a link in it or wait for a pipe.
+// copyTree must not follow a link in it, wait for a pipe or keep names without a bound.
 func copyTree(ctx context.Context, from, to string) error {
 	root, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -236,38 +243,97 @@ func copyTree(ctx context.Context, from, to string) error {
 		return err
 	}
 	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err := cmp.Or(err, ctx.Err()); err != nil {
+	c := treeCopy{ctx: ctx, root: root, to: to}
+	if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return c.directory(".", 0)
+}
+
+type treeCopy struct {
+	ctx  context.Context
+	root *os.Root
+	to   string
+
+	files, names int // so far
+}
+
+func (c *treeCopy) directory(name string, depth int) error {
+	if depth > maxTreeDepth {
+		return fmt.Errorf("it has a directory more than %d levels deep; remove that", maxTreeDepth)
+	}
+	entries, err := c.list(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range entries {
+		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+		if err := c.one(filepath.Join(name, d.Name()), d, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *treeCopy) one(name string, d fs.DirEntry, depth int) error {
+	if !d.IsDir() && !d.Type().IsRegular() {
+		return nil
+	}
+	info, err := c.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	target := filepath.Join(c.to, name)
+	if d.IsDir() {
+		if err := os.Mkdir(target, info.Mode().Perm()|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return c.directory(name, depth+1)
+	}
+	err = copyFrom(c.ctx, func() (fs.File, error) {
+		return c.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	}, target, info.Mode())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if c.ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return err
+}
+
+// list returns the entries of a directory. It reads the directory in parts: a program can put millions of
+// files there.
+func (c *treeCopy) list(name string) (entries []fs.DirEntry, err error) {
+	f, err := c.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for {
+		part, err := f.ReadDir(namesAtOnce)
+		for _, d := range part {
+			c.names += len(name) + 1 + len(d.Name())
+		}
+		if c.files += len(part); c.files > maxTreeFiles || c.names > maxTreeNames {
+			return nil, fmt.Errorf("it holds more than %d files, or more than %d MiB of names; remove some of them", maxTreeFiles, maxTreeNames>>20)
+		}
+		entries = append(entries, part...)
+		if errors.Is(err, io.EOF) {
+			return entries, nil
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		target := filepath.Join(to, name)
-		switch {
-		case d.IsDir():
-			if err := os.Mkdir(target, info.Mode().Perm()|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-			return nil
-		case !d.Type().IsRegular():
-			return nil
-		}
-		err = copyFrom(ctx, func() (fs.File, error) {
-			return root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-		}, target, info.Mode())
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return err
-	})
+	}
 }
 
 // copyFrom copies a regular file as long as it is now to a new one, on disk when
@@ -330,15 +396,20 @@ func Tree(name, path string, secret bool, swap func(func() error) error) Part {
 		Name: name, Secret: secret,
 		Snapshot: func(ctx context.Context, dir string) error { return copyTree(ctx, path, dir) },
 		Serving: func() bool {
-			entries, err := os.ReadDir(path)
-			return err == nil && len(entries) > 0
+			f, err := os.Open(path)
+			if err != nil {
+				return false
+			}
+			defer f.Close()
+			_, err = f.Readdirnames(1)
+			return err == nil
 		},
 		Restore: func(ctx context.Context, dir, stamp string) (kept string, err error) {
 			staged, err := stage(ctx, dir, path, stamp)
 			if err != nil {
 				return "", err
 			}
-			defer os.RemoveAll(staged)
+			defer safeopen.RemoveAll(staged)
 			err = swap(func() (err error) {
 				kept, err = swapIn(staged, path, stamp)
 				return err

@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,6 +75,66 @@ func TestACopyEndsWithItsContext(t *testing.T) {
 	}
 	if _, err := listFiles(ctx, from); !errors.Is(err, context.Canceled) {
 		t.Errorf("the list ended with %v", err)
+	}
+}
+
+// A program can fill a tree with files of long names, and put directories in each other: the copy must not
+// hold all names in memory, or a descriptor for each level.
+func TestATreeIsBounded(t *testing.T) {
+	wide := t.TempDir()
+	dir := wide
+	for len(dir) < 3500 {
+		dir = filepath.Join(dir, strings.Repeat("d", 200))
+	}
+	deep := t.TempDir()
+	for _, path := range []string{dir, filepath.Join(deep, strings.Repeat("d/", maxTreeDepth+1))} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyTree(t.Context(), wide, filepath.Join(t.TempDir(), "c")); err != nil {
+		t.Errorf("without files: %v", err)
+	}
+	for n := range maxTreeNames / 3000 {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(n)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, from := range []string{wide, deep} {
+		if err := copyTree(t.Context(), from, filepath.Join(t.TempDir(), "c")); err == nil {
+			t.Errorf("%s was copied", from)
+		}
+	}
+}
+
+// A program can put a deep tree, and any number of files, beside the copies that a killed box has left.
+func TestLeftCopiesAreRemoved(t *testing.T) {
+	home := t.TempDir()
+	left, other := filepath.Join(home, stagingPrefix+"backup-1"), filepath.Join(home, "other")
+	for _, dir := range []string{filepath.Join(left, "a/b"), other} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(left, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweepStaging(home); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy is left: %v", err)
+	}
+	if _, err := os.Lstat(other); err != nil {
+		t.Error(err)
+	}
+	for n := range maxStaging + 1 {
+		if err := os.WriteFile(filepath.Join(home, stagingPrefix+strconv.Itoa(n)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sweepStaging(home); err == nil {
+		t.Error("all names were read")
 	}
 }
 
