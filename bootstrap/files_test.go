@@ -208,6 +208,9 @@ func TestReadDirIsBounded(t *testing.T) {
 	if names, err := p.ReadDir(r.Workspace); names != nil || err == nil {
 		t.Errorf("above the bound: %d names", len(names))
 	}
+	if err := p.RemoveUnfinished(r.Workspace + "/file"); err == nil {
+		t.Error("RemoveUnfinished has read all names")
+	}
 }
 
 func TestReadFileWaitsForNoPipe(t *testing.T) {

@@ -310,13 +310,15 @@ func (p *Policy) Symlink(target, path string) error {
 // RemoveUnfinished removes temporary files of writes to path that were killed. No process may write
 // path at the same time.
 func (p *Policy) RemoveUnfinished(path string) error {
-	return p.removing(path, func(r *os.Root, rel string) error {
-		names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")
-		for _, name := range names {
-			err = errors.Join(err, removeIfThere(r, name))
+	dir, base := filepath.Split(path)
+	names, err := p.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, base+unfinished) {
+			err = errors.Join(err, p.Remove(dir+name))
 		}
-		return err
-	})
+	}
+	return err
 }
-
-var globEscaper = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)
