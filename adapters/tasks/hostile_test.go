@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -196,5 +199,42 @@ func TestLinkInPlaceOfATask(t *testing.T) {
 	}
 	if len(told) != 3 { // twice the record, once the log
 		t.Errorf("told of %v", told)
+	}
+}
+
+// An agent of agentinit's own user makes as many records as the disk takes: not all of them are kept in
+// memory, and the newest are.
+func TestRecordsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	write := func(id, text string) {
+		t.Helper()
+		raw, err := json.Marshal(Record{TaskID: id, Task: text, Status: Completed})
+		if err == nil {
+			err = os.Mkdir(filepath.Join(dir, id), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, id, recordFile), raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 10 {
+		write(fmt.Sprintf("a%03d", n), strings.Repeat("x", 10_000))
+	}
+	write("b", "the newest")
+	var told []error
+	agent := oneAgent{}
+	m, err := New(Config{Dir: t.TempDir(), Templates: agent, Orchestrator: agent, Report: func(_ string, err error) { told = append(told, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.cfg.Dir = dir
+	if err := m.loadAll(35_000); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"a007", "a008", "a009", "b"}; !slices.Equal(m.sorted(), want) || len(told) != 1 {
+		t.Errorf("%q; told %v", m.sorted(), told)
 	}
 }

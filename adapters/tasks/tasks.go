@@ -31,6 +31,7 @@ const (
 	maxRecord   = 2 << 20   // bytes; JSON can make six bytes of each byte of the text
 	maxKept     = 1000      // records; the oldest ended ones are removed first
 	maxEntries  = 100_000   // of the directory; prune removes what is above maxKept, programs can add more
+	maxLoaded   = 64 << 20  // bytes of all records that are read at the start
 	maxKeys     = 10000     // idempotency keys remembered
 	keySweep    = time.Minute
 	watchRetry  = time.Second
@@ -131,14 +132,15 @@ func New(cfg Config) (*Manager, error) {
 	if err := dir.Close(); err != nil {
 		return nil, fmt.Errorf("cannot keep tasks: %w", err)
 	}
-	if err := m.loadAll(); err != nil {
+	if err := m.loadAll(maxLoaded); err != nil {
 		return nil, err
 	}
 	m.prune()
 	return m, nil
 }
 
-func (m *Manager) loadAll() error {
+// loadAll reads at most left bytes of records.
+func (m *Manager) loadAll(left int) error {
 	dir, err := safeopen.OpenDirectory(m.cfg.Dir)
 	if err != nil {
 		return fmt.Errorf("cannot read the tasks: %w", err)
@@ -148,9 +150,26 @@ func (m *Manager) loadAll() error {
 	if err != nil {
 		return fmt.Errorf("cannot read the tasks: %w", err)
 	}
-	for _, name := range names {
-		if err := m.load(name); err != nil {
+	// The newest come first. An agent of agentinit's own user can make records, too.
+	for _, name := range slices.Backward(names) {
+		raw, err := safeopen.ReadFile(filepath.Join(m.cfg.Dir, name, recordFile), maxRecord)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // not a task of this box, or one that was never started
+		}
+		if len(raw) > left {
+			m.tell(name, errors.New("the records of the newer tasks are too large: this one and those of older tasks are not read; remove some of them"))
+			break
+		}
+		if err == nil {
+			err = m.load(name, raw)
+		} else {
+			err = fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(name, 64), err)
+		}
+		if err != nil {
 			m.tell(name, err)
+		}
+		if one := m.tasks[name]; one != nil {
+			left -= len(raw)
 		}
 	}
 	return nil
@@ -173,7 +192,7 @@ func (m *Manager) Replace(swap func() error) error {
 		return err
 	}
 	m.tasks, m.keys = make(map[string]*task), make(map[string]usedKey)
-	return m.loadAll()
+	return m.loadAll(maxLoaded)
 }
 
 func (m *Manager) tell(id string, err error) {
@@ -182,14 +201,7 @@ func (m *Manager) tell(id string, err error) {
 	}
 }
 
-func (m *Manager) load(id string) error {
-	raw, err := safeopen.ReadFile(filepath.Join(m.cfg.Dir, id, recordFile), maxRecord)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // not a task of this box, or one that was never started
-	}
-	if err != nil {
-		return fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(id, 64), err)
-	}
+func (m *Manager) load(id string, raw []byte) error {
 	var r Record
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(id, 64), err)
