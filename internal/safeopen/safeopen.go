@@ -1,4 +1,5 @@
-// Package safeopen owns the opening of files in directories that other users can change.
+// Package safeopen owns the opening of files in directories that other users can change, and the removal
+// of trees there.
 //
 // agentinit runs as root and opens paths that a program partly owns: a log directory, an env_file,
 // the directory of a task, the termination log. O_NOFOLLOW protects only the last component
