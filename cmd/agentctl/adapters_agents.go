@@ -148,10 +148,8 @@ func newAgentList(c *cli) *cobra.Command {
 					if a.ExitCode != nil {
 						state += " " + strconv.Itoa(*a.ExitCode)
 					}
-					rows[i] = []cell{
-						{Text: printable(a.AgentID)}, {Text: printable(a.Name)}, {Text: printable(joinedBy(state, " ", a.Signal))},
-						{Text: strconv.Itoa(a.PID)}, {Text: strconv.FormatUint(a.Refused, 10)}, {Text: printable(escape.Shell(a.Command...))},
-					}
+					rows[i] = texts(a.AgentID, a.Name, joinedBy(state, " ", a.Signal), strconv.Itoa(a.PID), strconv.FormatUint(a.Refused, 10),
+						escape.Shell(a.Command...))
 				}
 				c.table([]column{{Title: "ID"}, {Title: "NAME"}, {Title: "STATUS"}, {Title: "PID"}, {Title: "REFUSED"}, {Title: "COMMAND", Max: 60}}, rows)
 			})

@@ -144,10 +144,9 @@ First stop the programs that use the same files.`,
 			return show(c, raw, err, func(r restored) {
 				rows := make([][]cell, len(r.Parts))
 				for i, p := range r.Parts {
-					rows[i] = []cell{{Text: printable(p.Name)}, {Text: printable(p.State)}, {Text: strconv.Itoa(p.Files)},
-						{Text: strconv.FormatInt(p.Bytes, 10)}, {Text: printable(p.Kept)}}
+					rows[i] = texts(p.Name, p.State, strconv.Itoa(p.Files), strconv.FormatInt(p.Bytes, 10), p.Kept)
 				}
-				c.table([]column{{Title: "PART"}, {Title: "STATE"}, {Title: "FILES"}, {Title: "BYTES"}, {Title: "BEFORE"}}, rows)
+				c.table(titled("PART", "STATE", "FILES", "BYTES", "BEFORE"), rows)
 			})
 		},
 	}

@@ -106,12 +106,9 @@ func (l listedBead) MarshalJSON() ([]byte, error) { return l.raw.MarshalJSON() }
 func (c *cli) printBeads(list []listedBead) {
 	rows := make([][]cell, len(list))
 	for i, b := range list {
-		rows[i] = []cell{
-			{Text: printable(b.ID)}, {Text: fmt.Sprint(b.Priority)}, {Text: printable(b.Kind)},
-			{Text: printable(joinedBy(b.Status, " ", b.Actor))}, {Text: printable(b.Title)},
-		}
+		rows[i] = texts(b.ID, fmt.Sprint(b.Priority), b.Kind, joinedBy(b.Status, " ", b.Actor), b.Title)
 	}
-	c.table([]column{{Title: "ID"}, {Title: "PRIO"}, {Title: "KIND"}, {Title: "STATUS"}, {Title: "TITLE"}}, rows)
+	c.table(titled("ID", "PRIO", "KIND", "STATUS", "TITLE"), rows)
 }
 
 func beadPath(id, action string) string {

@@ -32,12 +32,10 @@ call failed, for instance on a full disk: reads go on there, so its health is go
 				colour := map[string]string{"healthy": green, "degraded": yellow, "unhealthy": red, "off": dim}
 				rows := make([][]cell, len(l.Items))
 				for i, s := range l.Items {
-					rows[i] = []cell{
-						{Text: printable(s.Slot)}, {Text: printable(s.Wanted)}, {Text: printable(s.Active)}, {Text: printable(s.State), Style: colour[s.State]},
-						{Text: printable(s.Since)}, {Text: printable(s.ContractVersion)}, {Text: printable(s.LastError)},
-					}
+					rows[i] = texts(s.Slot, s.Wanted, s.Active, s.State, s.Since, s.ContractVersion, s.LastError)
+					rows[i][3].Style = colour[s.State]
 				}
-				c.table([]column{{Title: "SLOT"}, {Title: "WANTED"}, {Title: "ACTIVE"}, {Title: "STATE"}, {Title: "SINCE"}, {Title: "CONTRACT"}, {Title: "LAST ERROR"}}, rows)
+				c.table(titled("SLOT", "WANTED", "ACTIVE", "STATE", "SINCE", "CONTRACT", "LAST ERROR"), rows)
 			})
 		},
 	}
@@ -106,9 +104,9 @@ func newMemSearch(c *cli, ns *string) *cobra.Command {
 			return show(c, raw, err, func(l items[entry]) {
 				rows := make([][]cell, len(l.Items))
 				for i, e := range l.Items {
-					rows[i] = []cell{{Text: fmt.Sprintf("%.3f", e.Score)}, {Text: printable(e.Key)}, {Text: printable(strings.ReplaceAll(e.Value, "\n", " "))}}
+					rows[i] = texts(fmt.Sprintf("%.3f", e.Score), e.Key, strings.ReplaceAll(e.Value, "\n", " "))
 				}
-				c.table([]column{{Title: "SCORE"}, {Title: "KEY"}, {Title: "VALUE"}}, rows)
+				c.table(titled("SCORE", "KEY", "VALUE"), rows)
 			})
 		},
 	}

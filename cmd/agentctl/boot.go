@@ -117,9 +117,7 @@ func (c *cli) printComparison(now, before api.Boot) error {
 	line(c.stdout, "")
 	rows := make([][]cell, len(steps))
 	for i, s := range steps {
-		rows[i] = []cell{
-			{Text: s.Kind}, {Text: dash(printable(s.Name))}, {Text: tookMS(s.BeforeMS)}, {Text: tookMS(s.NowMS)}, changed(s),
-		}
+		rows[i] = append(texts(s.Kind, dash(s.Name), tookMS(s.BeforeMS), tookMS(s.NowMS)), changed(s))
 	}
 	c.table([]column{{Title: "KIND"}, {Title: "NAME", Max: 28}, {Title: "BEFORE", Right: true}, {Title: "NOW", Right: true}, {Title: "CHANGE", Right: true}}, rows)
 	return nil
@@ -178,11 +176,9 @@ func phaseRows(b api.Boot) [][]cell {
 	colour := map[string]string{"ok": green, "warning": yellow, "failed": red}
 	rows := make([][]cell, len(b.Phases))
 	for i, p := range b.Phases {
-		rows[i] = []cell{
-			{Text: strconv.FormatFloat(p.Number, 'f', -1, 64)}, {Text: printable(p.Name)},
-			{Text: offset(b.StartedAt, &p.StartedAt)}, {Text: picture.Milliseconds(p.DurationMS)},
-			{Text: printable(joinedBy(p.Outcome, ": ", p.Detail)), Style: colour[p.Outcome]},
-		}
+		rows[i] = texts(strconv.FormatFloat(p.Number, 'f', -1, 64), p.Name, offset(b.StartedAt, &p.StartedAt), picture.Milliseconds(p.DurationMS),
+			joinedBy(p.Outcome, ": ", p.Detail))
+		rows[i][4].Style = colour[p.Outcome]
 	}
 	return rows
 }
@@ -190,10 +186,8 @@ func phaseRows(b api.Boot) [][]cell {
 func programRows(b api.Boot) [][]cell {
 	rows := make([][]cell, len(b.Programs))
 	for i, p := range b.Programs {
-		rows[i] = []cell{
-			{Text: printable(p.Name)}, {Text: offset(b.StartedAt, p.StartedAt)}, {Text: offset(b.StartedAt, p.RunningAt)},
-			{Text: offset(b.StartedAt, p.ReadyAt)}, {Text: printable(strings.Join(p.Needs, " "))},
-		}
+		rows[i] = texts(p.Name, offset(b.StartedAt, p.StartedAt), offset(b.StartedAt, p.RunningAt), offset(b.StartedAt, p.ReadyAt),
+			strings.Join(p.Needs, " "))
 	}
 	return rows
 }

@@ -229,8 +229,9 @@ func (c *cli) printApply(r api.ApplyResult, all bool) {
 				continue
 			}
 		}
-		detail := joinedBy(strings.Join(ch.Keys, ", "), ": ", ch.Error)
-		rows = append(rows, []cell{{Text: ch.Action, Style: colour[ch.Action]}, {Text: printable(ch.Program)}, {Text: printable(detail)}})
+		row := texts(ch.Action, ch.Program, joinedBy(strings.Join(ch.Keys, ", "), ": ", ch.Error))
+		row[0].Style = colour[ch.Action]
+		rows = append(rows, row)
 	}
 	if len(rows) > 0 {
 		c.table([]column{{Title: "ACTION"}, {Title: "NAME", Max: 24}, {Title: "KEYS"}}, rows)

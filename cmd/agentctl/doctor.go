@@ -380,10 +380,8 @@ func (c *cli) printLinks(manifest string, links []link) error {
 	colour := map[linkState]string{linkOK: green, linkDrift: red, linkSkipped: dim}
 	rows := make([][]cell, len(links))
 	for i, l := range links {
-		rows[i] = []cell{
-			{Text: l.Link}, {Text: printable(l.What)}, {Text: string(l.State), Style: colour[l.State]},
-			{Text: short(printable(l.Expected))}, {Text: short(printable(l.Actual))},
-		}
+		rows[i] = texts(l.Link, l.What, string(l.State), short(l.Expected), short(l.Actual))
+		rows[i][2].Style = colour[l.State]
 	}
 	c.table([]column{{Title: "LINK"}, {Title: "WHAT"}, {Title: "STATE"}, {Title: "EXPECTED", Max: 30}, {Title: "ACTUAL"}}, rows)
 	said := map[string]bool{}

@@ -27,11 +27,7 @@ func slotLinks(m *schema.Manifest, meta boxMeta, health boxHealth) []link {
 	for _, s := range health.Adapters {
 		serving[s.Slot] = s.Impl
 		if s.Status != "healthy" && s.Status != "off" {
-			serving[s.Slot] += " (" + s.Status
-			if s.Reason != "" {
-				serving[s.Slot] += ": " + s.Reason
-			}
-			serving[s.Slot] += ")"
+			serving[s.Slot] += " (" + joinedBy(s.Status, ": ", s.Reason) + ")"
 		}
 	}
 	var out []link

@@ -85,3 +85,13 @@ func holds(v any, text string) bool {
 	}
 	return false
 }
+
+// A table holds no character that a terminal obeys, whoever chose its texts.
+func TestTablesHoldNoCharactersThatTerminalsObey(t *testing.T) {
+	var out bytes.Buffer
+	c := &cli{stdout: &out, lookupEnv: func(string) (string, bool) { return "", false }}
+	c.table(titled("NAME", "TEXT"), [][]cell{texts(hostile, hostile)})
+	if text := out.String(); strings.ContainsFunc(text, func(r rune) bool { return r == 0x7f || escape.Obeyed(r) }) || strings.Count(text, `a\x85`) != 2 {
+		t.Errorf("%q", text)
+	}
+}

@@ -37,12 +37,10 @@ func newFederationBoxes(c *cli) *cobra.Command {
 				colour := map[string]string{"active": green, "silent": yellow, "evicted": red}
 				rows := make([][]cell, len(l.Items))
 				for i, b := range l.Items {
-					rows[i] = []cell{
-						{Text: printable(b.Box)}, {Text: printable(b.State), Style: colour[b.State]}, {Text: printable(b.Beat.Status)},
-						{Text: printable(b.LastSeen)}, {Text: printable(b.Session)}, {Text: printable(b.Reason)},
-					}
+					rows[i] = texts(b.Box, b.State, b.Beat.Status, b.LastSeen, b.Session, b.Reason)
+					rows[i][1].Style = colour[b.State]
 				}
-				c.table([]column{{Title: "BOX"}, {Title: "STATE"}, {Title: "STATUS"}, {Title: "LAST SEEN"}, {Title: "SESSION"}, {Title: "REASON"}}, rows)
+				c.table(titled("BOX", "STATE", "STATUS", "LAST SEEN", "SESSION", "REASON"), rows)
 			})
 		},
 	}

@@ -70,14 +70,11 @@ func (c *cli) meshStatus(s meshStatus) {
 		if r.Error != "" {
 			name = r.Error
 		}
-		rows[i] = []cell{
-			{Text: printable(r.URL)}, {Text: printable(r.State), Style: colour[r.State]}, {Text: use}, {Text: latency}, {Text: last},
-			{Text: fmt.Sprint(r.Events)}, {Text: fmt.Sprint(r.Published)}, {Text: map[bool]string{true: "yes", false: "no"}[r.LoggedIn]}, {Text: printable(strings.TrimSpace(name))},
-		}
+		rows[i] = texts(r.URL, r.State, use, latency, last, fmt.Sprint(r.Events), fmt.Sprint(r.Published),
+			map[bool]string{true: "yes", false: "no"}[r.LoggedIn], strings.TrimSpace(name))
+		rows[i][1].Style = colour[r.State]
 	}
-	c.table([]column{
-		{Title: "RELAY"}, {Title: "STATE"}, {Title: "USE"}, {Title: "LATENCY"}, {Title: "LAST EVENT"}, {Title: "RECEIVED"}, {Title: "PUBLISHED"}, {Title: "LOGIN"}, {Title: "NAME OR ERROR"},
-	}, rows)
+	c.table(titled("RELAY", "STATE", "USE", "LATENCY", "LAST EVENT", "RECEIVED", "PUBLISHED", "LOGIN", "NAME OR ERROR"), rows)
 	fmt.Fprintf(c.stdout, "\n%-8s %s\n", "npub", printable(s.Npub))
 	if s.Mailbox == nil {
 		fmt.Fprintf(c.stdout, "%-8s %s\n", "mailbox", "not open")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -150,12 +151,7 @@ func origin(p plan.Program) string {
 	return p.Origin + " (" + p.Feature + ")"
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func dash(s string) string { return cmp.Or(s, "-") }
 
 func planNotes(w io.Writer, p *plan.Plan) {
 	fmt.Fprintln(w)

@@ -67,8 +67,32 @@ type (
 	cell   = table.Cell
 )
 
-// table prints rows under their titles.
+// titled are columns that are aligned to the left and not limited.
+func titled(titles ...string) []column {
+	columns := make([]column, len(titles))
+	for i, title := range titles {
+		columns[i].Title = title
+	}
+	return columns
+}
+
+// texts are the cells of a row, without colour.
+func texts(texts ...string) []cell {
+	row := make([]cell, len(texts))
+	for i, text := range texts {
+		row[i].Text = text
+	}
+	return row
+}
+
+// table prints rows under their titles. Programs and peers choose parts of the texts, so it makes each
+// text printable.
 func (c *cli) table(columns []column, rows [][]cell) {
+	for _, row := range rows {
+		for i := range row {
+			row[i].Text = printable(row[i].Text)
+		}
+	}
 	// One call: a write takes longer than a row.
 	fmt.Fprint(c.stdout, table.Layout(columns, rows, c.layout()))
 }
