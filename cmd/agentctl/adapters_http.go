@@ -298,6 +298,15 @@ func (c *cli) input(name string) ([]byte, error) {
 	return raw, failed(err)
 }
 
+// text is an argument, or the content of standard input for "-".
+func (c *cli) text(arg string) (string, error) {
+	if arg != "-" {
+		return arg, nil
+	}
+	raw, err := c.input(arg)
+	return string(raw), err
+}
+
 // group is a command that only contains other commands.
 func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short}

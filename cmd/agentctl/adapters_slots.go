@@ -58,14 +58,11 @@ func newMemStore(c *cli, ns *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store KEY VALUE|-", Short: "Store a value", Args: cobra.ExactArgs(2), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := map[string]any{"value": args[1]}
-			if args[1] == "-" {
-				raw, err := c.input("-")
-				if err != nil {
-					return err
-				}
-				in["value"] = string(raw)
+			value, err := c.text(args[1])
+			if err != nil {
+				return err
 			}
+			in := map[string]any{"value": value}
 			if metadata != "" {
 				if !json.Valid([]byte(metadata)) {
 					return usageError("--metadata must be a JSON object")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"syscall"
 	"time"
@@ -341,8 +340,7 @@ func newMetrics(c *cli) *cobra.Command {
 			if err != nil {
 				return failed(err)
 			}
-			_, err = io.WriteString(c.stdout, text)
-			return failed(err)
+			return c.write([]byte(text))
 		},
 	}
 }

@@ -30,8 +30,7 @@ empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
 			if err != nil {
 				return failed(err)
 			}
-			_, err = c.stdout.Write(out)
-			return failed(err)
+			return c.write(out)
 		},
 	}
 }

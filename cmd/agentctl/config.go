@@ -329,8 +329,7 @@ func (c *cli) printSettings(settings []schema.Setting) error {
 		}
 		fmt.Fprintf(&out, "%s = %s  # %s\n", s.Path, value, origin)
 	}
-	_, err := io.WriteString(c.stdout, out.String())
-	return err
+	return c.write([]byte(out.String()))
 }
 
 func newConfigFmt(c *cli) *cobra.Command {
@@ -373,8 +372,7 @@ func (c *cli) formatted(name, before, after string, check bool) error {
 		fmt.Fprintf(c.stderr, "%s is not in canonical layout; run: agentctl config fmt %s\n", name, name)
 		return &exitError{code: exitFailure}
 	case name == "-":
-		_, err := io.WriteString(c.stdout, after)
-		return err
+		return c.write([]byte(after))
 	case before == after:
 		return nil
 	}
@@ -407,8 +405,7 @@ such as:
     #:schema ./agentbox.toml.schema.json`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := c.stdout.Write(schema.JSONSchema())
-			return err
+			return c.write(schema.JSONSchema())
 		},
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"math/bits"
 	"os"
 	"slices"
@@ -121,8 +120,7 @@ func (c *cli) printExposure(x api.Confinement) error {
 		measured = "it does not run: only what its specification says"
 	}
 	fmt.Fprintf(&b, "%s: exposure %.1f of 10, %s (%s)\n", printable(x.Program), total, verdict(total), measured)
-	_, err := io.WriteString(c.stdout, b.String())
-	return err
+	return c.write([]byte(b.String()))
 }
 
 // isProgram tells whether arg is the name of a program or of a manifest. A directory is not a

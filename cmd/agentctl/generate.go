@@ -302,8 +302,7 @@ func target(files []compose.File, f compose.File, path string) string {
 
 func (c *cli) writeFiles(files []compose.File, output string) error {
 	if output == "" {
-		_, err := c.stdout.Write(concatenated(files))
-		return failed(err)
+		return c.write(concatenated(files))
 	}
 	if len(files) > 1 {
 		if err := os.MkdirAll(output, 0o755); err != nil {
@@ -351,8 +350,8 @@ func (c *cli) checkFiles(files []compose.File, path string) error {
 			continue
 		}
 		drift = true
-		if _, err := c.stdout.Write(diff.Diff(name, have, "from the manifest", f.Content)); err != nil {
-			return failed(err)
+		if err := c.write(diff.Diff(name, have, "from the manifest", f.Content)); err != nil {
+			return err
 		}
 	}
 	if drift {

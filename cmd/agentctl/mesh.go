@@ -129,13 +129,9 @@ relay takes it, after a restart of the box too. The event's id is printed. With
 			if cmd.Flags().Changed("kind") {
 				in.Kind = &kind
 			}
-			in.Content = args[0]
-			if args[0] == "-" {
-				raw, err := c.input("-")
-				if err != nil {
-					return err
-				}
-				in.Content = string(raw)
+			var err error
+			if in.Content, err = c.text(args[0]); err != nil {
+				return err
 			}
 			return c.meshPublish(cmd.Context(), in, wait, key)
 		},

@@ -201,7 +201,7 @@ func (c *cli) watchStatus(ctx context.Context, client *api.Client, f statusFlags
 	}
 	if !w.redraw {
 		return client.Events(ctx, w.seq, true, func(e api.Event) error {
-			if !w.changes(e) {
+			if e.Seq <= w.seq || !ofPrograms(e) {
 				return nil
 			}
 			return w.show(ctx)
@@ -223,10 +223,8 @@ type statusWatch struct {
 	nextUsage    time.Time
 }
 
-// changes tells whether an event may change what is shown.
-func (w *statusWatch) changes(e api.Event) bool {
-	return e.Seq > w.seq && (e.Program != "" || e.Name == api.EventLagged)
-}
+// ofPrograms tells whether an event may change what is shown about programs.
+func ofPrograms(e api.Event) bool { return e.Program != "" || e.Name == api.EventLagged }
 
 // follow redraws after events, at most four times a second, and when a reading of the use is due.
 func (w *statusWatch) follow(ctx context.Context) error {
@@ -236,7 +234,7 @@ func (w *statusWatch) follow(ctx context.Context) error {
 	since := w.seq
 	go func() {
 		ended <- w.client.Events(ctx, since, true, func(e api.Event) error {
-			if e.Program != "" || e.Name == api.EventLagged {
+			if ofPrograms(e) {
 				select {
 				case changed <- struct{}{}:
 				default: // a redraw is already due

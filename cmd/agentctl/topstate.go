@@ -113,7 +113,7 @@ func (t *topState) setUsage(u api.Usage) {
 // event applies the data of an event about a program. The rest (counts, deadlines) comes with the
 // next status.
 func (t *topState) event(e api.Event) {
-	if e.Program == "" && e.Name != api.EventLagged {
+	if !ofPrograms(e) {
 		return
 	}
 	t.stale = true
