@@ -96,15 +96,15 @@ func Limits(next Handler) Handler {
 	}
 }
 
-// Basic is the least middleware that a slot may have: guard and limits. It is used for a nil
+// basic is the least middleware that a slot may have: guard and limits. It is used for a nil
 // Middleware, so that no adapter gets unchecked input.
-func Basic(next Handler) Handler { return Guarded(Limits(next)) }
+func basic(next Handler) Handler { return Guarded(Limits(next)) }
 
 // Do passes one call through mw to f. The error, if any, is always an *Error that names slot and
 // method; the result is then the zero T.
 func Do[T any](ctx context.Context, mw Middleware, c Call, f func(context.Context) (T, error)) (T, error) {
 	if mw == nil {
-		mw = Basic
+		mw = basic
 	}
 	var out T
 	c.result = &out

@@ -263,9 +263,9 @@ func Closed(slot Slot) *Error {
 	return Errorf(CodeUnavailable, "the %s adapter is not connected", slot).With("slot", slot)
 }
 
-// Disabled is ADAPTER_DISABLED: the manifest turns the slot off, or the slot is degraded and may
+// disabled is ADAPTER_DISABLED: the manifest turns the slot off, or the slot is degraded and may
 // come back.
-func Disabled(slot Slot, degraded bool) *Error {
+func disabled(slot Slot, degraded bool) *Error {
 	if !degraded {
 		return Errorf(CodeDisabled, "the %s slot is off; adapters.%s in the manifest switches it on at the next boot", slot, slot).With("slot", slot, "degraded", false)
 	}

@@ -40,7 +40,7 @@ func TestEveryCodeSurvivesTheWire(t *testing.T) {
 }
 
 func TestProblemHasTheMembersOlderPeersRead(t *testing.T) {
-	status, body := Problem(Disabled(SlotPods, true))
+	status, body := Problem(disabled(SlotPods, true))
 	var m map[string]any
 	if err := json.Unmarshal(body, &m); err != nil {
 		t.Fatal(err)
@@ -56,10 +56,10 @@ func TestProblemHasTheMembersOlderPeersRead(t *testing.T) {
 	if status != 503 {
 		t.Errorf("degraded is %d", status)
 	}
-	if s := Disabled(SlotPods, false).HTTPStatus(); s != 501 {
+	if s := disabled(SlotPods, false).HTTPStatus(); s != 501 {
 		t.Errorf("off is %d", s)
 	}
-	if text := Disabled(SlotPods, false).Message; !strings.Contains(text, "adapters.pods") {
+	if text := disabled(SlotPods, false).Message; !strings.Contains(text, "adapters.pods") {
 		t.Errorf("%q does not say which key switches the slot on", text)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// WrapBeads wraps one implementation (nil = the slot is off) in mw (nil = Basic). Consumers get the
+// WrapBeads wraps one implementation (nil = the slot is off) in mw (nil = guard and limits). Consumers get the
 // wrapped slots of a Set; WrapBeads is for tests and tools.
 func WrapBeads(a Beads, mw Middleware) Beads {
 	return beadsPort{wrapped(SlotBeads, a, mw)}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// WrapEvents wraps one implementation in mw (nil = Basic); see WrapBeads.
+// WrapEvents wraps one implementation in mw (nil = guard and limits); see WrapBeads.
 func WrapEvents(a Events, mw Middleware) Events {
 	return eventsPort{wrapped(SlotEvents, a, mw)}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// WrapMemory wraps one implementation in mw (nil = Basic); see WrapBeads.
+// WrapMemory wraps one implementation in mw (nil = guard and limits); see WrapBeads.
 func WrapMemory(a Memory, mw Middleware) Memory {
 	return memoryPort{wrapped(SlotMemory, a, mw)}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// WrapOrchestrator wraps one implementation in mw (nil = Basic); see WrapBeads.
+// WrapOrchestrator wraps one implementation in mw (nil = guard and limits); see WrapBeads.
 func WrapOrchestrator(a Orchestrator, mw Middleware) Orchestrator {
 	return orchestratorPort{wrapped(SlotOrchestrator, a, mw)}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// WrapPods wraps one implementation in mw (nil = Basic); see WrapBeads.
+// WrapPods wraps one implementation in mw (nil = guard and limits); see WrapBeads.
 func WrapPods(a Pods, mw Middleware) Pods {
 	return podsPort{wrapped(SlotPods, a, mw)}
 }

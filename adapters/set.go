@@ -61,7 +61,7 @@ type Notice struct {
 // Publisher receives notices. Publish must not block.
 type Publisher interface{ Publish(Notice) }
 
-// Options of a Set. The zero value works: basic middleware, no notices.
+// Options of a Set. The zero value works: guard and limits alone, no notices.
 type Options struct {
 	Middleware Middleware
 	Publisher  Publisher
@@ -198,7 +198,7 @@ func (s *Set) Replace(ctx context.Context, slot Slot, a Adapter) error {
 		return Invalid("slot", "the adapter does not implement %s", slot)
 	}
 	if u.off() {
-		return Disabled(slot, false)
+		return disabled(slot, false)
 	}
 	return s.command(ctx, u, command{replace: a})
 }

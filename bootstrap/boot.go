@@ -165,7 +165,7 @@ func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 		}
 		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
 	}
-	key, from, note, err := ManagementKey(b.policy, b.cfg.Roots, b.getenv)
+	key, from, note, err := findKey(b.policy, b.cfg.Roots, b.getenv)
 	if err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key")
 	}

@@ -286,7 +286,7 @@ func TestManagementKey(t *testing.T) {
 				write(t, r.ManagementKey(), *c.file, c.mode)
 			}
 			get := func(string) string { return c.env }
-			key, from, note, err := ManagementKey(p, r, get)
+			key, from, note, err := findKey(p, r, get)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("got %v", err)
@@ -315,7 +315,7 @@ func TestManagementKey(t *testing.T) {
 			if from == KeyGenerated && len(key.Reveal()) != 64 {
 				t.Fatalf("the key has %d digits", len(key.Reveal()))
 			}
-			again, from, _, err := ManagementKey(p, r, none)
+			again, from, _, err := findKey(p, r, none)
 			if err != nil || from != KeyFromFile || again != key {
 				t.Fatalf("the second boot has another key: %v %v", from, err)
 			}
@@ -331,7 +331,7 @@ func TestTwoBoxesMakeOneKey(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			key, from, _, err := ManagementKey(NewPolicy(r), r, func(string) string { return "" })
+			key, from, _, err := findKey(NewPolicy(r), r, func(string) string { return "" })
 			if err != nil {
 				t.Error(err)
 				return

@@ -39,9 +39,9 @@ func environmentKey(getenv func(string) string) string {
 	return ""
 }
 
-// ManagementKey returns the management key: that of the environment if there is one, otherwise the
+// findKey returns the management key: that of the environment if there is one, otherwise the
 // one in the file, otherwise a new one that is written there. note is a warning, or empty.
-func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, from KeySource, note string, err error) {
+func findKey(p *Policy, r Roots, getenv func(string) string) (key Secret, from KeySource, note string, err error) {
 	if env := environmentKey(getenv); env != "" {
 		if len(env) < minKey {
 			note = fmt.Sprintf("MANAGEMENT_API_KEY has fewer than %d characters", minKey)

@@ -70,8 +70,8 @@ type Drift struct {
 
 func (d Drift) key() string { return d.Surface + "\x00" + d.Kind + "\x00" + d.Actual }
 
-// Compare lists the differences, ordered by surface.
-func Compare(want Declared, is Actual) []Drift {
+// compare lists the differences, ordered by surface.
+func compare(want Declared, is Actual) []Drift {
 	var out []Drift
 	add := func(surface, kind, expected, actual string, severity DriftSeverity) {
 		if _, unknown := is.Unknown[surface]; !unknown {
@@ -178,7 +178,7 @@ func (d *DriftDetector) Current() []Drift {
 // that the drift is still there.
 func (d *DriftDetector) Once(ctx context.Context) {
 	want := d.want()
-	found := Compare(want, d.read(ctx, want))
+	found := compare(want, d.read(ctx, want))
 	d.mu.Lock()
 	before := d.current
 	d.current = found

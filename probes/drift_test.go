@@ -61,7 +61,7 @@ func TestCompare(t *testing.T) {
 		{"environment", Declared{Environment: map[string]string{"P": "1", "Q": "2"}}, Actual{Environment: map[string]string{"P": "9"}},
 			[]Drift{{"environment:P", "different", "1", "9", DriftWarning}}},
 	} {
-		if got := Compare(c.want, c.is); !slices.Equal(got, c.out) {
+		if got := compare(c.want, c.is); !slices.Equal(got, c.out) {
 			t.Errorf("%s: got %+v", c.name, got)
 		}
 	}

@@ -220,7 +220,7 @@ func (r *Readiness) build() Verdict {
 			}
 		}
 	}
-	v := Verdict{Report: Evaluate(reqs), Since: r.since, ShuttingDown: r.down}
+	v := Verdict{Report: evaluate(reqs), Since: r.since, ShuttingDown: r.down}
 	if r.down {
 		v.Ready, v.Reason = false, ReasonShutdown
 	}

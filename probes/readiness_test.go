@@ -37,7 +37,7 @@ func TestEvaluate(t *testing.T) {
 		{"many missing", []Requirement{{ID: "1"}, {ID: "2"}, {ID: "3"}, {ID: "4"}, {ID: "5"}, {ID: "6"}, {ID: "7"}}, false,
 			"7 requirements not met: 1, 2, 3, 4, 5 and 2 more"},
 	} {
-		got := Evaluate(c.in)
+		got := evaluate(c.in)
 		if got.Ready != c.ready || got.Reason != c.reason {
 			t.Errorf("%s: got %v %q", c.name, got.Ready, got.Reason)
 		}

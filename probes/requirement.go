@@ -51,9 +51,9 @@ type Report struct {
 // maxNamed bounds how many missing requirements a reason spells out.
 const maxNamed = 5
 
-// Evaluate reports ready if every requirement is met, also if there is none. The slices of the
+// evaluate reports ready if every requirement is met, also if there is none. The slices of the
 // report are in the order of reqs.
-func Evaluate(reqs []Requirement) Report {
+func evaluate(reqs []Requirement) Report {
 	r := Report{Requirements: reqs, Missing: []Requirement{}}
 	for _, q := range reqs {
 		if !q.Met {

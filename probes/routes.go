@@ -229,7 +229,7 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 		v.write(w, status)
 		return
 	}
-	JSON(w, status, body)
+	writeJSON(w, status, body)
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
@@ -243,10 +243,10 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if v.Ready {
-		JSON(w, status, map[string]any{"ready": true, "since": v.Since.UTC().Format(time.RFC3339), "requirements": v.Requirements})
+		writeJSON(w, status, map[string]any{"ready": true, "since": v.Since.UTC().Format(time.RFC3339), "requirements": v.Requirements})
 		return
 	}
-	JSON(w, status, map[string]any{"ready": false, "reason": v.Reason, "missing": v.Missing})
+	writeJSON(w, status, map[string]any{"ready": false, "reason": v.Reason, "missing": v.Missing})
 }
 
 func writeVerboseReady(w http.ResponseWriter, status int, v Verdict) {
@@ -261,16 +261,18 @@ func writeVerboseReady(w http.ResponseWriter, status int, v Verdict) {
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
-	JSON(w, http.StatusOK, s.cfg.Health())
+	writeJSON(w, http.StatusOK, s.cfg.Health())
 }
-func (s *Server) meta(w http.ResponseWriter, r *http.Request) { JSON(w, http.StatusOK, s.cfg.Meta(r)) }
+func (s *Server) meta(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, s.cfg.Meta(r))
+}
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Pods == nil {
 		fail(w, http.StatusNotFound, problem.NotFound, "no pod server is configured", "resource", "pods")
 		return
 	}
-	JSON(w, http.StatusOK, s.cfg.Pods())
+	writeJSON(w, http.StatusOK, s.cfg.Pods())
 }
 
 func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
@@ -278,7 +280,7 @@ func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusNotFound, problem.NotFound, "the box runs no relay of its own", "resource", "relay")
 		return
 	}
-	JSON(w, http.StatusOK, s.cfg.Relay())
+	writeJSON(w, http.StatusOK, s.cfg.Relay())
 }
 
 // index tells people which paths to open.
@@ -289,7 +291,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 			open = append(open, route.pattern)
 		}
 	}
-	JSON(w, http.StatusOK, map[string]any{"service": "agentinit", "open": open, "api": "/openapi.json"})
+	writeJSON(w, http.StatusOK, map[string]any{"service": "agentinit", "open": open, "api": "/openapi.json"})
 }
 
 // isVerbose is true for ?verbose and ?verbose=true, as with kube-apiserver.
@@ -333,8 +335,8 @@ func send(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// JSON answers with v. Call it at most once for a request.
-func JSON(w http.ResponseWriter, status int, v any) {
+// writeJSON answers with v. Call it at most once for a request.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		fail(w, http.StatusInternalServerError, problem.Internal, "the answer cannot be written as JSON: "+err.Error())

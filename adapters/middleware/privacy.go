@@ -43,8 +43,8 @@ func defaultPolicy(slot adapters.Slot) Policy {
 	return PolicySoft
 }
 
-// Entities are the kinds of private text a redactor knows.
-func Entities() []string {
+// entities are the kinds of private text a redactor knows.
+func entities() []string {
 	return []string{
 		"account_number", "private_address", "private_email", "private_person",
 		"private_phone", "private_url", "private_date", "secret",
@@ -299,7 +299,7 @@ func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err 
 	p.redacted, p.hits = *a.Text, len(a.Replaced)
 	for _, r := range a.Replaced {
 		entity := r.Entity
-		if !slices.Contains(Entities(), entity) {
+		if !slices.Contains(entities(), entity) {
 			entity = "other"
 		}
 		f.metrics.redactions.WithLabelValues(string(slot), entity).Inc()

@@ -88,7 +88,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		more = append(more, "synchronous=NORMAL")
 	}
 	if db.write, err = openPool(o.Path, 1, "&_txlock=immediate", more...); err != nil {
-		return nil, Error(err)
+		return nil, typed(err)
 	}
 	if err := db.prepare(ctx, o); err != nil {
 		db.write.Close()
@@ -100,7 +100,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	if db.read, err = openPool(o.Path, Readers, "", "query_only=1"); err != nil {
 		db.write.Close()
-		return nil, Error(err)
+		return nil, typed(err)
 	}
 	return db, nil
 }
@@ -108,9 +108,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 // named is Error with the path of the file, which errors of SQLite do not name.
 func named(path string, err error) error {
 	if _, ok := resultCode(err); !ok {
-		return Error(err)
+		return typed(err)
 	}
-	e := *adapters.AsError(Error(err))
+	e := *adapters.AsError(typed(err))
 	e.Message = path + ": " + e.Message
 	return &e
 }
@@ -408,12 +408,12 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	conn, err := db.conn(ctx, db.write)
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	defer conn.Close()
 	tx, err := begin(ctx, conn)
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	// Also if f panics: the connection cannot be closed before. After a commit it does nothing, and
 	// its error does not matter: the file keeps its state.
@@ -422,7 +422,7 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 		err = f(tx)
 	}
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	err = tx.Commit()
 	if err != nil {
@@ -431,7 +431,7 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 		// has no effect.
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 	}
-	return Error(err)
+	return typed(err)
 }
 
 func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
@@ -451,19 +451,19 @@ func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
 	conn, err := db.conn(ctx, db.read)
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	defer conn.Close()
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	// Nothing was written, so ending the transaction loses nothing.
 	defer func() { _ = tx.Rollback() }()
 	if err := onlyTables(ctx, tx); err != nil {
-		return Error(err)
+		return typed(err)
 	}
-	return Error(f(tx))
+	return typed(f(tx))
 }
 
 // onlyTables refuses a file with views and triggers, which we never make. Behind the name of a table, a
@@ -490,7 +490,7 @@ func (db *DB) Ping(ctx context.Context) error {
 func (db *DB) Backup(ctx context.Context, path string) error {
 	own, err := openPool(db.path, 1, "")
 	if err != nil {
-		return Error(err)
+		return typed(err)
 	}
 	own.opening = db.copying
 	conn, err := db.conn(ctx, own)
@@ -498,11 +498,11 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 		_, err = conn.ExecContext(ctx, "VACUUM INTO ?", path)
 		err = errors.Join(err, conn.Close())
 	}
-	return Error(errors.Join(err, own.Close()))
+	return typed(errors.Join(err, own.Close()))
 }
 
 // Close ends all connections; the last one merges the WAL into the file.
-func (db *DB) Close() error { return Error(errors.Join(db.read.Close(), db.write.Close())) }
+func (db *DB) Close() error { return typed(errors.Join(db.read.Close(), db.write.Close())) }
 
 func resultCode(err error) (int, bool) {
 	e, ok := errors.AsType[*driver.Error](err)
@@ -523,10 +523,10 @@ func IsConstraint(err error) bool {
 	return ok && code == lib.SQLITE_CONSTRAINT
 }
 
-// Error gives an error of this package or of database/sql a type. An error with a code keeps it. An
+// typed gives an error of this package or of database/sql a type. An error with a code keeps it. An
 // ended context is ADAPTER_TIMEOUT. All problems with the file are UNAVAILABLE. sql.ErrNoRows is
 // returned unchanged, because it is not a failure.
-func Error(err error) error {
+func typed(err error) error {
 	var coded *adapters.Error
 	switch {
 	case err == nil, errors.As(err, &coded), errors.Is(err, sql.ErrNoRows):

@@ -55,16 +55,16 @@ func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, e
 	if out == nil || res.Status == http.StatusNoContent {
 		return res, nil
 	}
-	return res, Decode(res, out)
+	return res, decode(res, out)
 }
 
 // maxElements bounds each list of an answer. The longest list of a good answer is in the payload of an
 // event. The memory for a list is up to 200 times as large as its text.
 const maxElements = adapters.MaxEventPayload
 
-// Decode reads a JSON answer into out. If the content type or the shape of the JSON is different,
+// decode reads a JSON answer into out. If the content type or the shape of the JSON is different,
 // the error is UNAVAILABLE: the peer is not the expected one.
-func Decode(res *Response, out any) error {
+func decode(res *Response, out any) error {
 	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
 		return lied("answer is %q, not JSON", mt)
@@ -84,9 +84,9 @@ func List[T any](res *Response) (adapters.Page[T], error) {
 	var page adapters.Page[T]
 	// The first byte decides, so that the body is parsed once.
 	if bytes.HasPrefix(bytes.TrimLeft(res.Body, " \t\r\n"), []byte("{")) {
-		return page, Decode(res, &page)
+		return page, decode(res, &page)
 	}
-	if err := Decode(res, &page.Items); err != nil {
+	if err := decode(res, &page.Items); err != nil {
 		return page, err
 	}
 	page.NextCursor = adapters.NullString(nextCursor(res.Header))

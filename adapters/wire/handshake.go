@@ -37,7 +37,7 @@ func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 		Versions     map[adapters.Slot]string   `json:"adapter_contract_versions"`
 		Capabilities map[adapters.Slot][]string `json:"capabilities"`
 	}
-	if err := Decode(res, &meta); err != nil {
+	if err := decode(res, &meta); err != nil {
 		return Peer{}, adapters.AsError(err).Wrap(ErrNoDescription)
 	}
 	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot]}

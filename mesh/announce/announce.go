@@ -68,8 +68,8 @@ type Config struct {
 	Report func(what string, fields map[string]any)
 }
 
-// Messages returns the unsigned Nostr events for an event. They are the same at each call.
-func Messages(box string, e adapters.Event) ([]nostr.Event, error) {
+// messagesOf returns the unsigned Nostr events for an event. They are the same at each call.
+func messagesOf(box string, e adapters.Event) ([]nostr.Event, error) {
 	content, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (c Config) follow(ctx context.Context) error {
 // publish returns when, for each message of e, a relay has it or every relay that was asked has
 // refused it permanently.
 func (c Config) publish(ctx context.Context, e adapters.Event) error {
-	messages, err := Messages(c.Box(), e)
+	messages, err := messagesOf(c.Box(), e)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func RunLists(ctx context.Context, c ListsConfig) {
 			return
 		}
 		if box := c.Box(); box != of {
-			of, lists = box, Lists(c.Uses, time.Now())
+			of, lists = box, listsOf(c.Uses, time.Now())
 		}
 		for i := range lists {
 			c.publish(ctx, &lists[i])
@@ -57,8 +57,8 @@ func RunLists(ctx context.Context, c ListsConfig) {
 	}
 }
 
-// Lists returns the unsigned lists.
-func Lists(uses []Use, now time.Time) []nostr.Event {
+// listsOf returns the unsigned lists.
+func listsOf(uses []Use, now time.Time) []nostr.Event {
 	at := nostr.Timestamp(now.Unix())
 	relays := nostr.Event{Kind: KindRelays, CreatedAt: at}
 	inbox := nostr.Event{Kind: KindInbox, CreatedAt: at}

@@ -17,7 +17,7 @@ import (
 
 func TestLists(t *testing.T) {
 	both, writes, reads := Use{"wss://a", true, true}, Use{"wss://b", true, false}, Use{"wss://c", false, true}
-	got := Lists([]Use{both, writes, reads}, time.Unix(7, 0))
+	got := listsOf([]Use{both, writes, reads}, time.Unix(7, 0))
 	want := []nostr.Event{
 		{Kind: 10002, CreatedAt: 7, Tags: nostr.Tags{{"r", "wss://a"}, {"r", "wss://b", "write"}, {"r", "wss://c", "read"}}},
 		{Kind: 10050, CreatedAt: 7, Tags: nostr.Tags{{"relay", "wss://a"}, {"relay", "wss://c"}}},
@@ -25,7 +25,7 @@ func TestLists(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := Lists([]Use{writes}, time.Unix(7, 0)); len(got) != 1 || got[0].Kind != 10002 {
+	if got := listsOf([]Use{writes}, time.Unix(7, 0)); len(got) != 1 || got[0].Kind != 10002 {
 		t.Errorf("a box that reads nowhere tells %v", got)
 	}
 }

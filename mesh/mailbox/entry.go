@@ -99,16 +99,16 @@ func reasons(results []pool.Result) string {
 	return strings.Join(out, "; ")
 }
 
-// Backoff returns how long to wait after n failed attempts: from 1 s, doubled with each, to 60 s. n may
+// backoff returns how long to wait after n failed attempts: from 1 s, doubled with each, to 60 s. n may
 // be any number, because programs can write the file that it comes from. spread (0 to 1) adds up to
 // half a second.
-func Backoff(n int, spread float64) time.Duration {
+func backoff(n int, spread float64) time.Duration {
 	return min(retryFirst<<min(max(n-1, 0), 6), retryMost) + time.Duration(spread*float64(retrySpread))
 }
 
-// ParseEntry reads a file of the outbox. It verifies the event, which must be the one that the
+// parseEntry reads a file of the outbox. It verifies the event, which must be the one that the
 // entry names: other programs may be able to write the file.
-func ParseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
+func parseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return e, nil, nil, fmt.Errorf("is no message of an outbox: %w", err)
 	}

@@ -36,9 +36,9 @@ type Record struct {
 	ToldAt            *time.Time      `json:"told_at,omitempty"` // when the events slot accepted the notice
 }
 
-// ParseRecord reads a file of the inbox and verifies the event. message is the event itself, or the
+// parseRecord reads a file of the inbox and verifies the event. message is the event itself, or the
 // content of its gift wrap.
-func ParseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) {
+func parseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, nil, nil, fmt.Errorf("is no message of an inbox: %w", err)
 	}
@@ -67,7 +67,7 @@ func (m *Mailbox) loadInbox() error {
 			m.unreadable(inboxDir, name, err)
 			continue
 		}
-		r, event, message, err := ParseRecord(raw)
+		r, event, message, err := parseRecord(raw)
 		if err == nil && event.ID != name {
 			err = errors.New("holds another event than its name says")
 		}
@@ -264,7 +264,7 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	r, event, message, err := ParseRecord(raw)
+	r, event, message, err := parseRecord(raw)
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (m *Mailbox) startWork(ctx context.Context, intent Intent) (open bool, err 
 	if err != nil {
 		return false, ignoreGone(err)
 	}
-	_, event, message, err := ParseRecord(raw) // verify the event again: other programs can change the files
+	_, event, message, err := parseRecord(raw) // verify the event again: other programs can change the files
 	if err != nil {
 		return false, err
 	}

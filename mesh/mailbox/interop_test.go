@@ -79,7 +79,7 @@ func received(t *testing.T, d *disk, told <-chan Notice) (message string, n Noti
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, m, err := ParseRecord(raw)
+	_, _, m, err := parseRecord(raw)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,9 +60,9 @@ type Decrypter interface {
 	Decrypt(payload string, from identity.PublicKey) (string, error)
 }
 
-// Unwrap opens a gift wrap (NIP-59) and returns the message in it. The author of the message must
+// unwrap opens a gift wrap (NIP-59) and returns the message in it. The author of the message must
 // have signed the seal, because the message itself (a rumor) has no signature.
-func Unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
+func unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
 	text, err := key.Decrypt(wrap.Content, identity.PublicKey(wrap.PubKey))
 	if err != nil {
 		return nil, fmt.Errorf("cannot decrypt the gift wrap: %w", err)
@@ -169,7 +169,7 @@ func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*
 	if !wrapped {
 		return e, nil
 	}
-	rumor, err := Unwrap(e, key)
+	rumor, err := unwrap(e, key)
 	if err != nil {
 		return nil, &Refusal{ReasonSeal, err}
 	}

@@ -214,7 +214,7 @@ func FuzzUnwrap(f *testing.F) {
 	f.Add(r.String())
 	f.Add(`{"kind":13}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		message, err := Unwrap(&nostr.Event{Kind: nip01.KindGiftWrap, PubKey: "once"}, &opened{text: text, key: own})
+		message, err := unwrap(&nostr.Event{Kind: nip01.KindGiftWrap, PubKey: "once"}, &opened{text: text, key: own})
 		if err != nil {
 			return
 		}

@@ -223,7 +223,7 @@ func (w *world) record(t testing.TB, id string) Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, _, err := ParseRecord(raw)
+	r, _, _, err := parseRecord(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -585,7 +585,7 @@ func TestPublished(t *testing.T) {
 		}
 		for i := range got.Attempts[1:] {
 			wait := got.Attempts[i+1].At.Sub(got.Attempts[i].At)
-			if least := Backoff(i+1, 0); wait < least || wait > least+retrySpread {
+			if least := backoff(i+1, 0); wait < least || wait > least+retrySpread {
 				t.Errorf("between attempts %d and %d it waited %s", i+1, i+2, wait)
 			}
 		}
@@ -759,7 +759,7 @@ func TestLargestPrivateMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	message, err := Unwrap(event, w.friend)
+	message, err := unwrap(event, w.friend)
 	if err != nil || len(message.Content) != maxRumor-400 || message.PubKey != string(w.own.Public()) {
 		t.Fatal(err)
 	}
@@ -806,7 +806,7 @@ func TestTried(t *testing.T) {
 	if got := e.Tried(now, []pool.Result{refused, {Accepted: true}}); got.Status != Published || got.FinalEventID != "id" || got.PublishedAt == nil {
 		t.Errorf("%+v", got)
 	}
-	if Backoff(1, 0) != time.Second || Backoff(3, 0) != 4*time.Second || Backoff(1000, 1) != retryMost+retrySpread {
+	if backoff(1, 0) != time.Second || backoff(3, 0) != 4*time.Second || backoff(1000, 1) != retryMost+retrySpread {
 		t.Error("backoff")
 	}
 }
@@ -825,7 +825,7 @@ func FuzzParseEntry(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		e, draft, event, err := ParseEntry(raw)
+		e, draft, event, err := parseEntry(raw)
 		if err != nil {
 			return
 		}
@@ -848,7 +848,7 @@ func FuzzParseRecord(f *testing.F) {
 		f.Add([]byte(w.disk.files["/pod/events/inbox/"+e.ID+".json"]))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		_, event, message, err := ParseRecord(raw)
+		_, event, message, err := parseRecord(raw)
 		if err == nil && (message == nil || nip01.Verify(event) != nil) {
 			t.Fatalf("accepted %s", raw)
 		}

@@ -87,7 +87,7 @@ func (m *Mailbox) readEntry(name string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e, _, _, err := ParseEntry(raw)
+	e, _, _, err := parseEntry(raw)
 	if err == nil && name != e.PendingID && name != e.FinalEventID {
 		err = errors.New("holds another message than its name says")
 	}
@@ -365,7 +365,7 @@ func (m *Mailbox) publish(ctx context.Context, id string) {
 		if e.Status == Failed {
 			m.cfg.Report("MessageRefusedByRelays", map[string]any{"pending_id": id, "message": e.Reason})
 		}
-		m.settle(e, now.Add(Backoff(e.Tries, mathrand.Float64())))
+		m.settle(e, now.Add(backoff(e.Tries, mathrand.Float64())))
 	}
 }
 
@@ -376,7 +376,7 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e, draft, event, err := ParseEntry(raw)
+	e, draft, event, err := parseEntry(raw)
 	if err != nil {
 		return Entry{}, err
 	}

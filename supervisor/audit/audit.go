@@ -281,7 +281,7 @@ func parse(line []byte) (Entry, string, error) {
 	return e, hash, nil
 }
 
-// Report is the result of Verify.
+// Report is the result of Log.Check.
 type Report struct {
 	Lines int    `json:"lines"`
 	First uint64 `json:"first"` // numbers of the first and the last entry; 0 if there are none
@@ -291,9 +291,9 @@ type Report struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Verify checks the chain of the lines that it reads. The predecessor of the first line is missing,
+// verify checks the chain of the lines that it reads. The predecessor of the first line is missing,
 // so that link is not checked. The error says that reading failed.
-func Verify(readers ...io.Reader) (Report, error) {
+func verify(readers ...io.Reader) (Report, error) {
 	var r Report
 	for _, one := range readers {
 		lines := bufio.NewScanner(one)
@@ -364,7 +364,7 @@ func verifyFiles(path string) (Report, error) {
 		defer f.Close()
 		readers = append(readers, f)
 	}
-	return Verify(readers...)
+	return verify(readers...)
 }
 
 // firstEntry returns the number of the first entry of a file, or 0 if it is not an entry, and the

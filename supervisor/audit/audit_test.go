@@ -232,7 +232,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add([]byte(`,"hash":""}`))
 	f.Add([]byte(`,"hash":"}`)) // the quotation mark both opens the hash and ends the line
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if r, err := Verify(bytes.NewReader(text)); err == nil && r.Problem == "" && r.Lines > 0 && r.Head == "" {
+		if r, err := verify(bytes.NewReader(text)); err == nil && r.Problem == "" && r.Lines > 0 && r.Head == "" {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -29,8 +29,8 @@ type Policy struct {
 	Log bool
 }
 
-// Presets are the names that Policy.Preset may have.
-var Presets = []string{"default", "strict"}
+// presets are the names that Policy.Preset may have.
+var presets = []string{"default", "strict"}
 
 // sections are the presets' lists of names.
 var sections = sync.OnceValue(func() map[string][]string {
@@ -143,7 +143,7 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 	}
 	admin := slices.Contains(pol.Capabilities, "SYS_ADMIN")
 	if pol.Preset != "" {
-		if !slices.Contains(Presets, pol.Preset) {
+		if !slices.Contains(presets, pol.Preset) {
 			return nil, fmt.Errorf("unknown preset %q", pol.Preset)
 		}
 		for _, n := range known {
