@@ -55,15 +55,6 @@ var eventNames = [...]string{
 	Unhealthy: "Unhealthy", Extend: "Extend", Moved: "Moved", Tick: "Tick",
 }
 
-// EventKinds lists every kind of event.
-var EventKinds = func() []EventKind {
-	kinds := make([]EventKind, len(eventNames))
-	for i := range kinds {
-		kinds[i] = EventKind(i)
-	}
-	return kinds
-}()
-
 // String returns the kind's name.
 func (k EventKind) String() string {
 	if int(k) < len(eventNames) {

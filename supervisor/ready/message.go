@@ -19,10 +19,8 @@ type Message struct {
 	Run     uint64
 	Sender  int // pid of the process that sent it
 
-	Ready     bool
-	Reloading bool
-	Stopping  bool
-	Status    *string // STATUS=, printable, at most 1024 bytes; nil if absent
+	Ready  bool
+	Status *string // STATUS=, printable, at most 1024 bytes; nil if absent
 	// MainPID is the process that the program declares as its main process, 0 if absent. It belongs
 	// to the same run: this was checked.
 	MainPID int
@@ -67,9 +65,10 @@ func parseMessage(b []byte) (Message, error) {
 }
 
 var messageFields = map[string]func(*Message, string) error{
-	"READY":     flag(func(m *Message) *bool { return &m.Ready }),
-	"RELOADING": flag(func(m *Message) *bool { return &m.Reloading }),
-	"STOPPING":  flag(func(m *Message) *bool { return &m.Stopping }),
+	"READY": func(m *Message, v string) error {
+		m.Ready = m.Ready || v == "1" // systemd ignores other values
+		return nil
+	},
 	"STATUS": func(m *Message, v string) error {
 		s := escape.Line(v, maxStatus)
 		m.Status = &s
@@ -98,16 +97,6 @@ var messageFields = map[string]func(*Message, string) error{
 		}
 		return nil
 	},
-}
-
-// flag sets a field on "1" and ignores other values, as systemd does.
-func flag(field func(*Message) *bool) func(*Message, string) error {
-	return func(m *Message, v string) error {
-		if v == "1" {
-			*field(m) = true
-		}
-		return nil
-	}
 }
 
 func number(v string, high int) (int, error) {

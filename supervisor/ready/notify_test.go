@@ -269,7 +269,7 @@ func TestParseMessage(t *testing.T) {
 		{in: "READY=1\x00", want: func(m Message) bool { return m.Ready }},
 		{in: "READY=0", want: func(m Message) bool { return !m.Ready }},
 		{in: "ready=1\nREADY", want: func(m Message) bool { return !m.Ready }},
-		{in: "STOPPING=1\nRELOADING=1\nERRNO=2", want: func(m Message) bool { return m.Stopping && m.Reloading }},
+		{in: "STOPPING=1\nRELOADING=1\nERRNO=2\nREADY=1", want: func(m Message) bool { return m == Message{Ready: true} }},
 		{in: "STATUS=a=b", want: func(m Message) bool { return *m.Status == "a=b" }},
 		{in: "STATUS=", want: func(m Message) bool { return *m.Status == "" }},
 		{in: "WATCHDOG=trigger\nWATCHDOG_USEC=20", want: func(m Message) bool { return m.WatchdogTrigger && m.WatchdogTimeout == 20*time.Microsecond }},
