@@ -162,7 +162,7 @@ func TestFiveHundredAgents(t *testing.T) {
 			t.Errorf("agent %d ended with %d, not %d", i, code, want)
 		}
 	}
-	if s := spawner.owner.Stats(); s.Started < n || s.Live != 0 {
+	if s := spawner.owner.Stats(); s.Exited < n || s.Live != 0 {
 		t.Errorf("owner: %+v", s)
 	}
 }

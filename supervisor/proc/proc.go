@@ -66,8 +66,6 @@ type Options struct {
 
 // Stats counts what an Owner has done since New.
 type Stats struct {
-	Started uint64 // processes started, including those of Run
-	Failed  uint64 // starts that returned an error
 	Exited  uint64 // started processes reaped
 	Orphans uint64 // adopted processes reaped
 	Leaked  uint64 // members that Kill gave up on

@@ -120,7 +120,7 @@ func TestRunCapturesAndBounds(t *testing.T) {
 func TestRunDoesNotWaitForAGrandchildWithThePipe(t *testing.T) {
 	o := newOwner(t, Options{})
 	r, err := o.Run(t.Context(), sh("sleep 1000 & setsid sleep 1000 & echo done"), 100)
-	if err != nil || string(r.Output) != "done\n" || r.Exit.Code() != 0 || r.Leaked != 0 {
+	if err != nil || string(r.Output) != "done\n" || r.Exit.Code() != 0 || o.Stats().Leaked != 0 {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }

@@ -14,7 +14,6 @@ type Result struct {
 	Exit      Exit
 	Output    []byte // standard output and error in the order they came, at most maxOutput bytes
 	Truncated bool   // the command wrote more
-	Leaked    int    // members of its tree that could not be killed
 }
 
 // Run runs a command to its end and returns what it printed, up to maxOutput bytes; more is read
@@ -72,7 +71,6 @@ func (o *Owner) await(ctx context.Context, p Process, notices <-chan Exit) (Resu
 			return res, errors.Join(cut, ErrClosed)
 		case e := <-notices:
 			if e.Kind == Emptied {
-				res.Leaked = e.Leaked
 				return res, cut
 			}
 			done = nil // it has ended in time

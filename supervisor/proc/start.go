@@ -31,22 +31,10 @@ func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
 func (o *Owner) start(c Command, deliver func(Exit), beside bool) (Process, error) {
 	o.ready()
 	o.score.active()
-	proc, err := Process{}, o.checkDescriptors(beside)
-	if err == nil {
-		proc, err = o.tryStart(&c, deliver)
+	if err := o.checkDescriptors(beside); err != nil {
+		return Process{}, err
 	}
-	o.mu.Lock()
-	if err != nil {
-		o.stats.Failed++
-	} else {
-		o.stats.Started++
-	}
-	o.mu.Unlock()
-	return proc, err
-}
-
-func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
-	path, err := lookPath(c)
+	path, err := lookPath(&c)
 	if err != nil {
 		return Process{}, err
 	}
@@ -54,7 +42,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	if err != nil {
 		return Process{}, &StartError{Op: "token", Err: err}
 	}
-	io, err := o.openIO(c)
+	io, err := o.openIO(&c)
 	if err != nil {
 		return Process{}, err
 	}
@@ -75,7 +63,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	}
 	p.cgroup = o.cgroups().create(p.id)
 	env := taggedEnv(c.Env, o.tag(p.id, p.token))
-	err = o.launch(c, p, path, env, io)
+	err = o.launch(&c, p, path, env, io)
 	p.cgroup.started()
 	if err != nil {
 		o.refused.Load().forget(p.id)
