@@ -65,9 +65,7 @@ func TestAScheduleBecomesAProgram(t *testing.T) {
 					b.pass(30 * time.Minute)
 				}
 				if x.paused {
-					if err := b.sup.Stop(b.t.Context(), "job"); err != nil {
-						t.Fatal(err)
-					}
+					must(b.t, b.sup.Stop(b.t.Context(), "job"))
 				}
 				b.k.habits["job"] = habit{}
 				b.apply(spec("job"))
@@ -115,9 +113,7 @@ func TestStartAllResumesASchedule(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, backup(manual), spec("a", manual))
 		b.pass(0)
-		if err := b.sup.StartAll(b.t.Context(), "job", "a"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.StartAll(b.t.Context(), "job", "a"))
 		b.pass(time.Minute)
 		b.asked("start a")
 		b.is("job", program.Stopped, "waits for its next run")

@@ -33,9 +33,7 @@ func TestApply(t *testing.T) {
 		}
 		b.boot(Config{}, spec("same"), spec("live"), spec("changed"), spec("gone"), spec("stopped"))
 		b.pass(time.Second)
-		if err := b.sup.Stop(b.t.Context(), "stopped"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "stopped"))
 		b.pass(time.Second)
 		before := b.sup.Snapshot()
 		b.k.forget()
@@ -83,9 +81,7 @@ func TestApply(t *testing.T) {
 			t.Errorf("%d programs, first %s", len(order), order[0].Name)
 		}
 		b.k.forget()
-		if err := b.sup.Stop(b.t.Context(), "live"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "live"))
 		b.pass(0)
 		b.asked("INT live")
 	})
@@ -376,12 +372,8 @@ func TestApplyDuringARequestedStop(t *testing.T) {
 		b.boot(Config{}, spec("db", required), spec("web", needs("db")), spec("again"))
 		b.pass(10 * time.Second)
 		b.k.habits["again"] = dies(5 * time.Second)
-		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.sup.Restart(b.t.Context(), "again"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web"))
+		must(b.t, b.sup.Restart(b.t.Context(), "again"))
 		b.pass(time.Second)
 		b.is("db", program.Running, "stops after the programs that depend on it")
 		b.is("web", program.Stopping, "")
@@ -392,9 +384,7 @@ func TestApplyDuringARequestedStop(t *testing.T) {
 		b.is("db", program.Stopped, "stopped by request")
 		b.is("web", program.Stopped, "stopped by request")
 		b.is("again", program.Running, "")
-		if err := b.sup.Start(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "web"))
 		b.pass(10 * time.Second)
 		for _, name := range []string{"db", "web", "again"} {
 			if st := b.status(name); st.State != program.Running || st.Spec.Argv[0] != "new" {

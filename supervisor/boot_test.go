@@ -50,9 +50,7 @@ func TestAStopBeforeTheTurn(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		b.k.forget()
-		if err := b.sup.Stop(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "web"))
 		b.pass(30 * time.Second)
 		b.asked("start cache")
 		b.is("web", program.Stopped, "stopped by request before it was started")
@@ -60,9 +58,7 @@ func TestAStopBeforeTheTurn(t *testing.T) {
 		if !isStarted(b) || !b.status("proxy").Blocked {
 			t.Error("the boot waits for what was stopped")
 		}
-		if err := b.sup.Start(b.t.Context(), "proxy"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "proxy"))
 		b.pass(5 * time.Second)
 		b.asked("start web, start proxy")
 	})
@@ -75,18 +71,14 @@ func TestAStopOfAllInTheBoot(t *testing.T) {
 		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)), spec("late", priority(3), needs("web")))
 		b.pass(time.Second)
 		b.k.forget()
-		if err := b.sup.Stop(b.t.Context(), "db", "web", "late"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web", "late"))
 		b.pass(30 * time.Second)
 		b.asked("TERM db")
 		if !isStarted(b) {
 			t.Error("the boot goes on")
 		}
 		b.p.after["db"] = 0
-		if err := b.sup.StartAll(b.t.Context(), "db", "web", "late"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.StartAll(b.t.Context(), "db", "web", "late"))
 		b.pass(5 * time.Second)
 		b.asked("start db, start web, start late")
 	})
@@ -97,9 +89,7 @@ func TestAStopBetweenStartAllAndTheTurn(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
 		b.pass(5 * time.Second)
-		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web"))
 		b.pass(5 * time.Second)
 		b.p.after["db"] = 30 * time.Second // before its start_timeout of a minute
 		for _, request := range []func() error{
@@ -235,9 +225,7 @@ func TestAnUnstartedNeedIsStartedToo(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("web", manual, needs("db")), spec("db", manual))
 		b.is("web", program.Stopped, "autostart is off")
-		if err := b.sup.Start(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "web"))
 		b.pass(0)
 		b.asked("start db")
 		b.pass(time.Second)
@@ -254,9 +242,7 @@ func TestBlockedDependentStartsOnceItsNeedReturns(t *testing.T) {
 		b.k.mu.Lock()
 		delete(b.k.habits, "db")
 		b.k.mu.Unlock()
-		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "db"))
 		b.pass(time.Second)
 		b.is("web", program.Starting, "")
 	})
@@ -273,9 +259,7 @@ func TestAHangingStartHoldsUpNobodyElse(t *testing.T) {
 			specs = append(specs, spec(name))
 		}
 		b.boot(Config{}, append(specs, spec("good"))...)
-		if err := b.sup.Ping(b.t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Ping(b.t.Context()))
 		b.pass(5 * time.Second)
 		b.is("good", program.Running, "")
 		b.pass(time.Minute)

@@ -57,14 +57,10 @@ func TestAskedEndIsNoCrash(t *testing.T) {
 	for _, name := range []string{"stopped", "killed", "broken", "deaf"} {
 		b.await(name, in(program.Running))
 	}
-	if err := b.sup.Signal(t.Context(), "TERM", "killed"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Signal(t.Context(), "TERM", "killed"))
 	b.await("killed", func(st Status) bool { return st.LastExit != nil })
 	for _, name := range []string{"stopped", "broken", "deaf"} {
-		if err := b.sup.Stop(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.sup.Stop(t.Context(), name))
 		b.await(name, in(program.Stopped))
 	}
 	for name, want := range map[string]string{

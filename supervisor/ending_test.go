@@ -290,9 +290,7 @@ func TestAnAskedStopOfAnEssentialProgramIsNoCause(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("p", func(s *program.Spec) { s.Essential = true }))
 		b.pass(time.Second)
-		if err := b.sup.Restart(b.t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Restart(b.t.Context(), "p"))
 		b.pass(time.Minute)
 		b.is("p", program.Running, "")
 		select {

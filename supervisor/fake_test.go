@@ -346,6 +346,14 @@ func (b *box) boot(cfg Config, specs ...program.Spec) {
 	synctest.Wait()
 }
 
+// must ends the test if a request was refused that the test is not about.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // pass lets the time pass and waits until all goroutines are idle.
 func (b *box) pass(d time.Duration) {
 	time.Sleep(d)

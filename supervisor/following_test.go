@@ -105,9 +105,7 @@ func (b *realBox) orphaned(pid int) {
 		if fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):])); fields[2] == strconv.Itoa(os.Getpid()) {
 			return
 		}
-		if err := b.sup.Ping(ctx); err != nil {
-			b.t.Fatal(err)
-		}
+		must(b.t, b.sup.Ping(ctx))
 	}
 }
 
@@ -124,18 +122,14 @@ func TestRealMainPID(t *testing.T) {
 				(&box{bus: b.bus}).events(event.NotifyRefused))
 		}
 		b.orphaned(st.PID)
-		if err := b.sup.Signal(t.Context(), "USR1", "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.sup.Signal(t.Context(), "USR1", "p"))
 		st = b.await("p", func(st Status) bool { return st.Run > run })
 		if st.LastExit == nil || st.LastExit.Code != 7 {
 			t.Fatalf("%+v", st.LastExit)
 		}
 	}
 	b.orphaned(b.moved("p").PID)
-	if err := b.sup.Stop(t.Context(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Stop(t.Context(), "p"))
 	if st := b.await("p", in(program.Stopped)); st.LastExit.Signal != "TERM" {
 		t.Errorf("%+v", st.LastExit)
 	}
@@ -147,9 +141,7 @@ func TestRealMainPIDOfALivingParent(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", names("forks and stays", func(s *program.Spec) { s.Restart = program.RestartNever })))
 	b.sup.Boot()
 	b.moved("p")
-	if err := b.sup.Signal(t.Context(), "USR1", "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Signal(t.Context(), "USR1", "p"))
 	st := b.await("p", in(program.Exited))
 	if st.LastExit.Code != 1 || !strings.Contains(st.Reason, "the exit status went to that process's parent") {
 		t.Errorf("%s; %+v", st.Reason, st.LastExit)
@@ -181,9 +173,7 @@ func TestRealMainPIDRefused(t *testing.T) {
 					p.Env[i] = strings.ReplaceAll(kv, "PID=PID", "PID="+strconv.Itoa(c.pid(st.PID)))
 				}
 			}
-			if err := b.sup.Start(t.Context(), "p"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.sup.Start(t.Context(), "p"))
 			b.await("p", in(program.Running))
 			// The readiness came in the same message. It counts although MAINPID was refused.
 			if refused := (&box{bus: b.bus}).events(event.NotifyRefused); len(refused) != 1 {

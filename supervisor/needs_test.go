@@ -21,9 +21,7 @@ func webAndDB(b *box, f ...func(*program.Spec)) {
 func webWithoutDB(b *box) {
 	b.t.Helper()
 	webAndDB(b)
-	if err := b.sup.Stop(b.t.Context(), "db"); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, b.sup.Stop(b.t.Context(), "db"))
 	b.pass(0)
 	b.k.crash("web", 3)
 }
@@ -123,9 +121,7 @@ func TestARestartStartsWhatItNeeds(t *testing.T) {
 		if st := b.status("web"); !st.Blocked || st.Restarts != 0 {
 			t.Errorf("%+v", st)
 		}
-		if err := b.sup.Restart(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Restart(b.t.Context(), "web"))
 		b.pass(3 * time.Second)
 		b.is("db", program.Running, "")
 		b.is("web", program.Running, "")
@@ -157,13 +153,9 @@ func TestAStopCallsOffARestartThatWaits(t *testing.T) {
 	inBox(t, func(b *box) {
 		webWithoutDB(b)
 		b.pass(time.Second)
-		if err := b.sup.Stop(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "web"))
 		b.is("web", program.Stopped, "stopped by request")
-		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "db"))
 		b.pass(time.Minute)
 		b.is("web", program.Stopped, "stopped by request")
 	})
@@ -175,17 +167,13 @@ func TestAQueuedRunWaitsForItsNeeds(t *testing.T) {
 		b.k.habits["job"] = habit{lives: 15 * time.Minute}
 		b.boot(Config{}, spec("db"), backup(needs("db"), func(s *program.Spec) { s.Overlap = program.OverlapQueue }))
 		b.pass(24 * time.Minute) // its run goes on until the 25th minute; one more is queued
-		if err := b.sup.Stop(b.t.Context(), "db"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db"))
 		b.pass(2 * time.Minute)
 		b.is("job", program.Exited, "waits for db to be ready")
 		if st := b.status("job"); st.Run != 1 {
 			t.Errorf("%d runs", st.Run)
 		}
-		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "db"))
 		b.pass(2 * time.Second)
 		if st := b.status("job"); st.Run != 2 || st.PID == 0 {
 			t.Errorf("%+v", st)

@@ -38,9 +38,7 @@ func TestStopIsToldOnce(t *testing.T) {
 		b.k.habits["p"] = habit{dies: time.Second, leftover: time.Second}
 		b.boot(Config{}, spec("p"))
 		b.pass(2 * time.Second)
-		if err := b.sup.Stop(b.t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "p"))
 		b.pass(5 * time.Second)
 		b.is("p", program.Stopped, "stopped by request")
 		var told []string
@@ -129,9 +127,7 @@ func TestStopLadderReachesKill(t *testing.T) {
 		b.boot(Config{}, spec("p"))
 		b.pass(time.Second)
 		b.k.forget()
-		if err := b.sup.Stop(b.t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "p"))
 		b.pass(9999 * time.Millisecond)
 		b.asked("TERM p")
 		b.pass(time.Millisecond)
@@ -178,9 +174,7 @@ func TestNothingDueMeansNoTimer(t *testing.T) {
 		b.boot(Config{}, spec("p"))
 		b.pass(time.Second)
 		var due int
-		if err := b.sup.do(b.t.Context(), func() { due = len(b.sup.loop.agenda) }); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.do(b.t.Context(), func() { due = len(b.sup.loop.agenda) }))
 		if due != 0 {
 			t.Errorf("%d appointments of a box at rest", due)
 		}
@@ -246,9 +240,7 @@ func TestRestartDuringTheBackoff(t *testing.T) {
 		b.boot(Config{}, spec("p", func(s *program.Spec) { s.Backoff.Initial = time.Hour }))
 		b.pass(3 * time.Second)
 		b.is("p", program.Backoff, "")
-		if err := b.sup.Restart(b.t.Context(), "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Restart(b.t.Context(), "p"))
 		b.pass(time.Second)
 		b.is("p", program.Running, "")
 	})
@@ -308,9 +300,7 @@ func TestNextRunIsNotShownEarly(t *testing.T) {
 			l.now, l.clock = now, clock
 		}
 		want := at.Add(10 * time.Minute).UTC().Format(time.RFC3339)
-		if err := b.sup.do(b.t.Context(), plan); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.do(b.t.Context(), plan))
 		b.is("job", program.Stopped, "waits for its next run at "+want)
 	})
 }
@@ -343,9 +333,7 @@ func TestScheduleWhenTheClockIsSet(t *testing.T) {
 				b.boot(Config{}, spec("job", daily), spec("side"))
 				b.pass(c.after)
 				set := func() { b.sup.loop.clock = func() time.Time { return time.Now().Add(c.by) } }
-				if err := b.sup.do(b.t.Context(), set); err != nil {
-					t.Fatal(err)
-				}
+				must(b.t, b.sup.do(b.t.Context(), set))
 				if c.due > c.after {
 					b.pass(c.due - c.after - time.Millisecond)
 					if st := b.status("job"); st.Run != c.runs-1 {

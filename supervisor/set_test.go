@@ -200,9 +200,7 @@ func TestARollPassesAnInstanceThatWasStopped(t *testing.T) {
 		begin, done := time.Now(), make(chan ApplyResult)
 		go func() { done <- b.apply(instances("w", 4, notify, argv("new"))...) }()
 		b.pass(0)
-		if err := b.sup.Stop(b.t.Context(), "w:1", "w:3"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "w:1", "w:3"))
 		b.pass(0)
 		r := <-done
 		if took := time.Since(begin); took > 30*time.Second || r.RolledBack || len(r.Troubles) > 0 {
@@ -225,9 +223,7 @@ func TestARollBeginsAfterAnInstanceThatIsBeingStopped(t *testing.T) {
 		b.k.habits["w:0"] = dies(2 * time.Second)
 		b.boot(Config{}, instances("w", 3, required)...)
 		b.pass(time.Minute)
-		if err := b.sup.Stop(b.t.Context(), "w:0"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "w:0"))
 		b.pass(time.Second)
 		b.is("w:0", program.Stopping, "stopping by request")
 		if r := b.apply(instances("w", 3, required, argv("new"))...); r.RolledBack || len(r.Troubles) > 0 {
@@ -284,18 +280,14 @@ func TestStopAllGoesBackwards(t *testing.T) {
 		b.boot(Config{}, spec("db", priority(1)), spec("web", priority(1), needs("db")), spec("proxy", priority(1), needs("web")), spec("late", priority(2)))
 		b.pass(10 * time.Second)
 		b.k.forget()
-		if err := b.sup.Stop(b.t.Context(), "db", "web", "proxy", "late"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web", "proxy", "late"))
 		if st := b.status("db"); st.State != program.Running || !st.Halting {
 			t.Errorf("%+v", st)
 		}
 		b.pass(500 * time.Millisecond)
 		b.asked("TERM late")
 		// A start cancels the stop of db.
-		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "db"))
 		b.pass(5 * time.Second)
 		b.asked("TERM proxy, TERM web")
 		b.is("db", program.Running, "")
@@ -310,14 +302,10 @@ func TestStartAllGoesInWaves(t *testing.T) {
 		specs := []program.Spec{spec("db", priority(1), notify), spec("migrate", priority(1), oneshot), spec("web", priority(2))}
 		b.boot(Config{}, specs...)
 		b.pass(10 * time.Second)
-		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web"))
 		b.pass(30 * time.Second)
 		b.k.forget()
-		if err := b.sup.StartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.StartAll(b.t.Context(), "db", "web"))
 		b.pass(2 * time.Second)
 		b.asked("start db")
 		b.is("web", program.Stopped, "waits for its turn")
@@ -340,9 +328,7 @@ func TestRestartAllStopsAllFirst(t *testing.T) {
 			spec("db", priority(1), notify), spec("web", priority(1), needs("db")), spec("late", priority(2)), spec("idle", manual))
 		b.pass(10 * time.Second)
 		b.k.forget()
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web", "late"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web", "late"))
 		b.pass(500 * time.Millisecond)
 		b.asked("TERM late")
 		b.pass(time.Second)
@@ -373,9 +359,7 @@ func TestAShutdownInARestartOfAll(t *testing.T) {
 		b.k.habits["db"] = dies(5 * time.Second)
 		b.boot(Config{}, spec("db"), spec("web", needs("db")))
 		b.pass(10 * time.Second)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web"))
 		b.pass(time.Second)
 		b.is("web", program.Stopped, "starts again when all programs have stopped")
 		b.sup.Shutdown("test")
@@ -393,9 +377,7 @@ func TestRestartAllInTheBoot(t *testing.T) {
 		b.p.after["db"] = 5 * time.Second
 		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
 		b.pass(time.Second)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web"))
 		b.pass(4 * time.Second)
 		b.asked("start db, TERM db, start db")
 		b.pass(10 * time.Second)
@@ -412,13 +394,9 @@ func TestRestartAllGivesWayToAStop(t *testing.T) {
 		}
 		b.boot(Config{}, spec("db"), spec("web", needs("db")))
 		b.pass(10 * time.Second)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web"))
 		b.pass(500 * time.Millisecond)
-		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web"))
 		b.pass(time.Minute)
 		b.is("db", program.Stopped, "")
 		b.is("web", program.Stopped, "")
@@ -431,9 +409,7 @@ func TestRestartAllGivesWayToALateStop(t *testing.T) {
 		b.k.habits["db"] = dies(5 * time.Second)
 		b.boot(Config{}, spec("db"), spec("web", needs("db")))
 		b.pass(10 * time.Second)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web"))
 		b.pass(time.Second)
 		b.is("web", program.Stopped, "starts again when all programs have stopped")
 		if err := b.sup.Stop(b.t.Context(), "web"); err != nil {
@@ -456,9 +432,7 @@ func TestAStartInARestartOfAll(t *testing.T) {
 		b.k.habits["web"] = dies(5 * time.Second)
 		b.boot(Config{}, spec("db"), spec("web", needs("db")))
 		b.pass(10 * time.Second)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "web"))
 		b.pass(time.Second)
 		b.is("db", program.Running, "stops after the programs that depend on it")
 		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
@@ -480,9 +454,7 @@ func TestRestartAllOfAScheduleWithAQueuedRun(t *testing.T) {
 		b.k.habits["db"] = dies(5 * time.Second)
 		b.boot(Config{}, spec("db"), backup(func(s *program.Spec) { s.Overlap = program.OverlapQueue }))
 		b.pass(21 * time.Minute)
-		if err := b.sup.RestartAll(b.t.Context(), "db", "job"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.RestartAll(b.t.Context(), "db", "job"))
 		b.pass(time.Second)
 		b.is("job", program.Stopped, "starts again when all programs have stopped")
 		b.pass(time.Minute)
@@ -499,13 +471,9 @@ func TestStartAllAndAnApply(t *testing.T) {
 		b.p.after["db"] = 3 * time.Second
 		b.boot(Config{}, spec("db", priority(1), notify), spec("web", priority(2)))
 		b.pass(10 * time.Second)
-		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Stop(b.t.Context(), "db", "web"))
 		b.pass(30 * time.Second)
-		if err := b.sup.StartAll(b.t.Context(), "db", "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.StartAll(b.t.Context(), "db", "web"))
 		b.pass(time.Second)
 		b.is("web", program.Stopped, "waits for its turn")
 		b.apply(spec("db", priority(1), notify), spec("web", priority(2), manual))
@@ -526,9 +494,7 @@ func TestStartTriesTheNeedsAgain(t *testing.T) {
 		if st := b.status("web"); !st.Blocked || st.GaveUp() == "" {
 			t.Errorf("%+v", st)
 		}
-		if err := b.sup.Start(b.t.Context(), "web"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "web"))
 		if st := b.status("web"); st.Blocked {
 			t.Errorf("%+v", st)
 		}
@@ -598,9 +564,7 @@ func TestSchedulePauses(t *testing.T) {
 func TestScheduleStartedBeforeTheBoot(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.run(Config{}, backup(manual))
-		if err := b.sup.Start(b.t.Context(), "job"); err != nil {
-			t.Fatal(err)
-		}
+		must(b.t, b.sup.Start(b.t.Context(), "job"))
 		b.sup.Boot()
 		b.pass(0)
 		b.is("job", program.Stopped, "waits for its next run at")

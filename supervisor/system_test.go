@@ -246,9 +246,7 @@ func TestRealNotify(t *testing.T) {
 	b.await("p", in(program.Running))
 	// The text comes with the readiness, but is processed separately.
 	for b.sup.Snapshot().Programs[0].Text != "all set" {
-		if err := b.sup.Ping(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.sup.Ping(t.Context()))
 	}
 }
 
@@ -389,9 +387,7 @@ func TestRealKillAndRestart(t *testing.T) {
 	b.sup.Boot()
 	st := b.await("p", in(program.Running))
 	for range 50 {
-		if err := b.sup.Signal(t.Context(), "KILL", "p"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.sup.Signal(t.Context(), "KILL", "p"))
 		st = b.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
 	}
 	if st.Restarts != 50 || st.LastExit == nil || st.LastExit.Signal != "KILL" {
@@ -415,9 +411,7 @@ func TestRealBounds(t *testing.T) {
 	if got := b.sys.Bounds("bound", bound.Run); !slices.Equal(got, want) {
 		t.Errorf("bound by %+v, want %+v", got, want)
 	}
-	if err := b.sup.Stop(t.Context(), "bound"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Stop(t.Context(), "bound"))
 	b.await("bound", in(program.Stopped))
 	if got := b.sys.Bounds("bound", bound.Run); len(got) != 0 {
 		t.Errorf("a run that has ended is bound by %+v", got)
@@ -437,31 +431,23 @@ func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	if worked == 0 {
 		t.Fatal("the work took no time")
 	}
-	if err := b.sup.Signal(t.Context(), "KILL", "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Signal(t.Context(), "KILL", "p"))
 	second := b.await("p", func(st Status) bool { return st.Run > first.Run && st.State == program.Running })
 	if u := b.sys.Usage("p", second.Run, time.Now()); u.CPU < worked || u.Members == 0 {
 		t.Errorf("the second run: %+v after %v", u, worked)
 	}
-	if err := b.sup.Stop(t.Context(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Stop(t.Context(), "p"))
 	b.await("p", in(program.Stopped))
 	if u := b.sys.Usage("p", second.Run, time.Now()); u.CPU < worked || u.Members != 0 {
 		t.Errorf("after the stop: %+v after %v", u, worked)
 	}
-	if err := b.sup.Start(t.Context(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Start(t.Context(), "p"))
 	third := b.await("p", in(program.Running))
 	b.sys.Forget("p")
 	if u := b.sys.Usage("p", third.Run, time.Now()); u.CPU >= worked {
 		t.Errorf("forgotten: %+v after %v", u, worked)
 	}
-	if err := b.sup.Stop(t.Context(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Stop(t.Context(), "p"))
 	b.await("p", in(program.Stopped))
 	if u := b.sys.Usage("p", third.Run, time.Now()); u.CPU != 0 {
 		t.Errorf("a run that ended after that: %+v", u)
@@ -475,9 +461,7 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 		func(s *program.Spec) { s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}} }))
 	b.sup.Boot()
 	b.await("p", in(program.Running))
-	if err := b.sup.Stop(t.Context(), "p"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.sup.Stop(t.Context(), "p"))
 	b.await("p", in(program.Stopped))
 	pids, err := os.ReadFile(pidfile)
 	if err != nil || len(strings.Fields(string(pids))) != 2 {
