@@ -251,8 +251,7 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	case err == nil:
 		s.publish(event.Info, EventListening, map[string]any{"listener": l.name, "address": n.Addr().String()})
 	case !same && ctx.Err() == nil: // the same error was published before
-		s.publish(event.Error, EventListenFailed, map[string]any{"listener": l.name, "address": l.address,
-			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
+		s.listenFailed(l, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s listener: %w", l.name, err)
@@ -299,9 +298,14 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 	l.bound, l.reason = nil, err.Error()
 	s.mu.Unlock()
 	if ctx.Err() == nil {
-		s.publish(event.Error, EventListenFailed, map[string]any{"listener": l.name, "address": l.address,
-			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
+		s.listenFailed(l, err)
 	}
+}
+
+func (s *Server) listenFailed(l *listener, err error) {
+	s.publish(event.Error, EventListenFailed, map[string]any{
+		"listener": l.name, "address": l.address, "reason": err.Error(), "retry_ms": RetryListen.Milliseconds(),
+	})
 }
 
 func (s *Server) publish(level event.Level, name string, fields map[string]any) {

@@ -51,48 +51,57 @@ func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 	}
 	w := s.cfg.Watch(socket.Name())
 	defer w.Close()
-	said, blindness := "", ""
+	refused, blindness := "", "" // what was published last; "" while there is nothing to say
 	for ctx.Err() == nil {
-		blind := w.Arm()
-		found, lost := socket.lost()
-		if !lost {
-			said = ""
-			if blind == nil {
-				blindness = ""
-				pause(ctx, keepPause)
-				blind = w.Wait(ctx)
-			}
-			if blind != nil && ctx.Err() == nil {
-				if why := blind.Error(); why != blindness && !errors.Is(blind, context.Canceled) {
-					blindness = why
-					s.trouble(fmt.Sprintf("the control socket cannot be watched (%s): looking at it every %s", why, keepBlind))
-				}
-				pause(ctx, keepBlind)
-			}
-			continue
-		}
-		err := socket.renew(ctx, a, s.cfg.Owner)
-		fields := map[string]any{"socket": socket.Name(), "found": found, "restored": err == nil}
-		if err == nil {
-			pause(ctx, keepPause)
+		unarmed := w.Arm() // before the path is checked
+		if found, lost := socket.lost(); lost {
+			refused = s.restore(ctx, socket, a, found, refused)
 		} else {
-			fields["reason"] = err.Error()
-		}
-		if err == nil || err.Error() != said {
-			if n, ok := s.lost.Pass(time.Now()); ok {
-				fields["suppressed"] = n
-				s.publish(event.Warn, EventSocketLost, fields)
-			}
-		}
-		if said = ""; err != nil {
-			said = err.Error()
-			again := keepAgain
-			if errors.Is(err, errLocked) {
-				again = keepLocked
-			}
-			pause(ctx, again)
+			refused, blindness = "", s.awaitChange(ctx, w, unarmed, blindness)
 		}
 	}
+}
+
+// restore makes the file of the socket again, and returns the reason if it cannot. It publishes a reason
+// that is not the same as before.
+func (s *Server) restore(ctx context.Context, socket *Socket, a *admission, found, before string) (refused string) {
+	err := socket.renew(ctx, a, s.cfg.Owner)
+	fields := map[string]any{"socket": socket.Name(), "found": found, "restored": err == nil}
+	again := keepPause
+	if err != nil {
+		refused = err.Error()
+		fields["reason"] = refused
+		if again = keepAgain; errors.Is(err, errLocked) {
+			again = keepLocked
+		}
+	}
+	if err == nil || refused != before {
+		if n, ok := s.lost.Pass(time.Now()); ok {
+			fields["suppressed"] = n
+			s.publish(event.Warn, EventSocketLost, fields)
+		}
+	}
+	pause(ctx, again)
+	return refused
+}
+
+// awaitChange returns when the path may name another file. If it cannot be watched, awaitChange returns
+// the reason after a while, and publishes it unless it is the same as before.
+func (s *Server) awaitChange(ctx context.Context, w PathWatch, unarmed error, before string) (blindness string) {
+	err := unarmed
+	if err == nil {
+		before = ""
+		pause(ctx, keepPause)
+		err = w.Wait(ctx)
+	}
+	if err == nil || ctx.Err() != nil {
+		return ""
+	}
+	if blindness = err.Error(); blindness != before && !errors.Is(err, context.Canceled) {
+		s.trouble(fmt.Sprintf("the control socket cannot be watched (%s): looking at it every %s", blindness, keepBlind))
+	}
+	pause(ctx, keepBlind)
+	return blindness
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -221,7 +221,7 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 	return followEvents(r.Context(), w, out, write)
 }
 
-// heldEvents writes the events up to number last. With later events, the stream might never end.
+// heldEvents passes on the events up to number last. With later events, it might never end.
 func heldEvents(w *event.Watcher, last uint64, write func(event.Event) error) error {
 	for {
 		e, ok := w.TryNext()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -45,25 +46,22 @@ func (s *Server) manifestFile() string {
 }
 
 func (s *Server) recent(name string) ([]api.Event, error) {
-	last := s.cfg.Events.Seq()
 	var out []api.Event
-	for w := s.cfg.Events.Watch(0); ; {
-		e, ok := w.TryNext()
-		if !ok || e.Seq > last {
-			return out, nil
-		}
+	err := heldEvents(s.cfg.Events.Watch(0), s.cfg.Events.Seq(), func(e event.Event) error {
 		if e.Program != name {
-			continue
+			return nil
 		}
 		wire, err := toEvent(e)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if len(out) == recentEvents {
 			out = append(out[:0], out[1:]...)
 		}
 		out = append(out, wire)
-	}
+		return nil
+	})
+	return out, err
 }
 
 // explain says why a program is in the state it is in.
