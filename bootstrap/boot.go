@@ -141,15 +141,6 @@ func (b *Boot) Wait() { b.background.Wait() }
 // fields are empty, but not nil.
 func (b *Boot) Current() *Loaded { return b.loaded.Load() }
 
-// Manifest is the manifest of Current.
-func (b *Boot) Manifest() *schema.Manifest { return b.Current().Manifest }
-
-// Document is the document of Current: the manifest as text with positions.
-func (b *Boot) Document() *schema.Document { return b.Current().Document }
-
-// Plan is the plan of Current.
-func (b *Boot) Plan() *plan.Plan { return b.Current().Plan }
-
 // Adopt makes the result of Read the manifest in force: an apply calls it when its programs run.
 // The roots and artifacts stay those of the boot.
 func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
