@@ -104,29 +104,18 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
+	cfg := controltest.New().Own()
 	cfg.Adapters = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		box.takeTurn()
 		server.Handler().ServeHTTP(&turning{w, box}, r)
 	})
-	short, err := os.MkdirTemp("", "ctl") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(short, "s")
-	stop, err := controltest.Start(cfg, socket)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		server.Close()
-		for _, err := range []error{stop(), set.Disconnect(context.Background()), os.RemoveAll(short)} {
-			if err != nil {
-				t.Error(err)
-			}
+		if err := set.Disconnect(context.Background()); err != nil {
+			t.Error(err)
 		}
 	})
-	box.socket = socket
+	box.socket = controltest.Serve(t, cfg)
+	t.Cleanup(server.Close) // first
 	return box
 }
 
@@ -444,19 +433,7 @@ func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("needs a user other than root: root may always write")
 	}
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	stop, err := controltest.Start(cfg, filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	(&slotsBox{t: t, socket: filepath.Join(dir, "s")}).run(0, "", "adapters")
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	(&slotsBox{t: t, socket: controltest.Serve(t, cfg)}).run(0, "", "adapters")
 	if len(granted) != 1 || granted[0] != control.Read {
 		t.Errorf("granted %v", granted)
 	}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,12 +16,7 @@ import (
 // bridgedBox is the socket of a box that answers what it is told, and closes the channel after "close".
 func bridgedBox(t *testing.T) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return controltest.Serve(t, controltest.New().Config(os.Geteuid(), os.Getegid()), filepath.Join(dir, "s"))
+	return controltest.Serve(t, controltest.New().Own())
 }
 
 // TestBridgeClosedByTheBox: if the box closes the channel while the host still talks, agentctl

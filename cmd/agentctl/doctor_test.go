@@ -75,12 +75,7 @@ func diagnose(t *testing.T, f doctorFiles, env func(string) (string, bool), args
 	if err := b.SetLevel(f.level); err != nil {
 		t.Fatal(err)
 	}
-	short, err := os.MkdirTemp("", "ctl") // the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(short) })
-	socket := controltest.Serve(t, b.Config(os.Geteuid(), os.Getegid()), filepath.Join(short, "s"))
+	socket := controltest.Serve(t, b.Own())
 	var stdout, errors bytes.Buffer
 	all := append([]string{"--json", "--socket", socket, "doctor", "--image", filepath.Join(dir, "image.json")}, args...)
 	code = run(t.Context(), append(all, filepath.Join(dir, "agentbox.toml")), env, strings.NewReader(""), &stdout, &errors)

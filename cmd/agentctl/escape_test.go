@@ -30,7 +30,7 @@ func TestJSONHoldsNoCharactersThatTerminalsObey(t *testing.T) {
 	b.BootData.Phases[1].Detail, b.BootData.Artifacts[0].Reason = hostile, hostile
 	b.Crashes = map[string]supervisor.Crash{"web": {Program: "web", CoreAt: hostile}}
 	b.Result.Reason = hostile
-	socket := serveBox(t, b)
+	socket := controltest.Serve(t, b.Own())
 	manifest := t.TempDir() + "/agentbox.toml"
 	text := "[programs.web]\ncommand = [\"/bin/web\"]\nenvironment = { A = \"" + strings.ReplaceAll(hostile, "\x7f", "\\u007F") + "\" }\nnosuch = 1\n"
 	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {

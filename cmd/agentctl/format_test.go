@@ -110,7 +110,7 @@ func TestCrashHeading(t *testing.T) {
 
 // A start can fail without a crash, so the answer about one program says where its state is shown.
 func TestNoCrash(t *testing.T) {
-	socket := serveBox(t, controltest.New(controltest.Program("web")))
+	socket := controltest.Serve(t, controltest.New(controltest.Program("web")).Own())
 	for args, want := range map[string]string{"crash": "no crash\n", "crash web": "no crash; see: agentctl status web\n"} {
 		var out, stderr strings.Builder
 		none := func(string) (string, bool) { return "", false }

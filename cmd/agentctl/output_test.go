@@ -47,18 +47,13 @@ func TestFindingHasOneForm(t *testing.T) {
 // TestOutputThatCannotBeWritten: if the output is lost, no command exits with 0 or with the status
 // for a wrong command line.
 func TestOutputThatCannotBeWritten(t *testing.T) {
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	manifest := filepath.Join(dir, "agentbox.toml")
+	manifest := filepath.Join(t.TempDir(), "agentbox.toml")
 	if err := os.WriteFile(manifest, []byte("[programs.web]\ncommand = [\"/bin/web\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b := controltest.New(controltest.Program("web"))
 	furnish(b)
-	socket := controltest.Serve(t, b.Config(os.Geteuid(), os.Getegid()), filepath.Join(dir, "s"))
+	socket := controltest.Serve(t, b.Own())
 	none := func(string) (string, bool) { return "", false }
 	for _, c := range []struct {
 		args    string

@@ -41,14 +41,9 @@ func TestTheBoxOfTheURL(t *testing.T) {
 		io.WriteString(w, "{}")
 	}))
 	defer far.Close()
-	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
+	cfg := controltest.New().Own()
 	cfg.Adapters = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- "the box of the socket" })
-	short, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(short) })
-	socket := controltest.Serve(t, cfg, filepath.Join(short, "s"))
+	socket := controltest.Serve(t, cfg)
 	none := func(string) (string, bool) { return "", false }
 	for _, c := range []struct {
 		args []string

@@ -16,23 +16,19 @@ import (
 
 // A wait without a timeout waits until agentinit answers, and reports that it waits.
 func TestWaitForTheSocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := controltest.SocketPath(t)
 	read, write := io.Pipe()
 	code := make(chan int, 1)
 	go func() {
 		none := func(string) (string, bool) { return "", false }
-		code <- run(t.Context(), []string{"--socket", dir + "/s", "wait", "web"}, none, strings.NewReader(""), io.Discard, write)
+		code <- run(t.Context(), []string{"--socket", socket, "wait", "web"}, none, strings.NewReader(""), io.Discard, write)
 		write.Close()
 	}()
 	said := bufio.NewScanner(read)
 	if !said.Scan() || !strings.HasSuffix(said.Text(), "; waiting for agentinit") {
 		t.Fatalf("it says %q", said.Text())
 	}
-	controltest.Serve(t, controltest.New(controltest.Program("web")).Config(os.Geteuid(), os.Getegid()), dir+"/s")
+	controltest.ServeAt(t, controltest.New(controltest.Program("web")).Own(), socket)
 	for said.Scan() {
 		t.Errorf("it says %q, too", said.Text())
 	}
@@ -44,12 +40,8 @@ func TestWaitForTheSocket(t *testing.T) {
 // In a box whose PID 1 is agentinit, another process on its socket cannot report that the box is
 // ready. If the user names a socket, agentctl uses that socket.
 func TestImpostor(t *testing.T) {
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := controltest.Serve(t, controltest.New().Config(os.Geteuid(), os.Getegid()), filepath.Join(dir, "s"))
+	socket := controltest.Serve(t, controltest.New().Own())
+	dir := filepath.Dir(socket)
 	for name, write := range map[string]error{
 		"1":      os.Mkdir(filepath.Join(dir, "1"), 0o700),
 		"1/comm": os.WriteFile(filepath.Join(dir, "1", "comm"), []byte("agentinit\n"), 0o600),

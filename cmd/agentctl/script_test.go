@@ -85,7 +85,7 @@ func box(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
-	stop, err := controltest.Start(b.Config(os.Geteuid(), os.Getegid()), socket)
+	stop, err := controltest.Start(b.Own(), socket)
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(stop()) })
 	ts.Setenv("AGENTCTL_SOCKET", socket)

@@ -5,23 +5,17 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
 // TestStatusOfAnOlderAgentinit: an older agentinit refuses a request for a table. agentctl then
 // uses the older request.
 func TestStatusOfAnOlderAgentinit(t *testing.T) {
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	l, err := net.Listen("unix", controltest.SocketPath(t))
 	if err != nil {
 		t.Fatal(err)
 	}

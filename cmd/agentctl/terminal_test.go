@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,20 +48,10 @@ func onTerminalOf(t *testing.T, columns, rows uint16, env map[string]string, arg
 	return strings.ReplaceAll(<-done, "\r\n", "\n")
 }
 
-func serveBox(t *testing.T, b *controltest.Box) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return controltest.Serve(t, b.Config(os.Geteuid(), os.Getegid()), dir+"/s")
-}
-
 func TestStatusFitsTheTerminal(t *testing.T) {
 	long := controltest.Program(strings.Repeat("n", 63))
 	long.State, long.Reason = program.Fatal, strings.Repeat("reason ", 40)
-	socket := serveBox(t, controltest.New(long, controltest.Program("web")))
+	socket := controltest.Serve(t, controltest.New(long, controltest.Program("web")).Own())
 	plain := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", socket, "status")
 	for _, l := range strings.Split(plain, "\n") {
 		if n := uniseg.StringWidth(l); n > 80 {
@@ -74,7 +63,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	}
 	cjk := controltest.Program("db")
 	cjk.State, cjk.Reason = program.Fatal, strings.Repeat("数据库 e\u0301 ", 30)
-	wide := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", serveBox(t, controltest.New(cjk)), "status")
+	wide := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", controltest.Serve(t, controltest.New(cjk).Own()), "status")
 	for _, l := range strings.Split(wide, "\n") {
 		if n := uniseg.StringWidth(l); n > 80 {
 			t.Errorf("%d columns: %s", n, l)
@@ -102,7 +91,7 @@ func TestEveryTerminal(t *testing.T) {
 	ill.State, ill.Reason = program.Fatal, strings.Repeat("reason ", 30)+"end"
 	b := controltest.New(ill, controltest.Program("web"))
 	furnish(b)
-	socket := serveBox(t, b)
+	socket := controltest.Serve(t, b.Own())
 	for _, verb := range [][]string{{"status"}, {"status", "ill"}, {"why", "ill"}, {"boot"}, {"events"}, {"logs"}, {"crash"}, {"help", "states"}} {
 		for _, size := range [][2]uint16{{20, 5}, {80, 24}, {300, 50}} {
 			text := onTerminalOf(t, size[0], size[1], map[string]string{}, append([]string{"--socket", socket}, verb...)...)
@@ -139,7 +128,7 @@ func answerOf(t *testing.T, p supervisor.Status, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	none := func(string) (string, bool) { return "", false }
-	run(t.Context(), append([]string{"--socket", serveBox(t, controltest.New(p))}, args...), none, strings.NewReader(""), &stdout, &stderr)
+	run(t.Context(), append([]string{"--socket", controltest.Serve(t, controltest.New(p).Own())}, args...), none, strings.NewReader(""), &stdout, &stderr)
 	return stdout.String() + stderr.String()
 }
 
@@ -162,7 +151,7 @@ func TestStatusOfTenThousand(t *testing.T) {
 		programs[i].Reason = strings.Repeat("long ", 50) + "end"
 		programs[i].State = program.Fatal
 	}
-	socket := serveBox(t, controltest.New(programs...))
+	socket := controltest.Serve(t, controltest.New(programs...).Own())
 	var stdout, stderr bytes.Buffer
 	none := func(string) (string, bool) { return "", false }
 	run(t.Context(), []string{"--socket", socket, "status"}, none, strings.NewReader(""), &stdout, &stderr)
@@ -181,7 +170,7 @@ func TestStatusOfTenThousand(t *testing.T) {
 // error.
 func TestStatusWatchFollows(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	socket := serveBox(t, b)
+	socket := controltest.Serve(t, b.Own())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out := &waiter{shown: make(chan string, 100)}

@@ -69,7 +69,7 @@ func runTop(t *testing.T, b *controltest.Box, cols, rows int, env map[string]str
 	}()
 	lookup := func(k string) (string, bool) { v, ok := env[k]; return v, ok }
 	ctx, cancel := context.WithCancel(t.Context())
-	socket := serveBox(t, b)
+	socket := controltest.Serve(t, b.Own())
 	var stderr bytes.Buffer
 	go func() {
 		c := &cli{tty: tty.Name(), lookupEnv: lookup, stdin: strings.NewReader(""), stderr: &stderr}
@@ -274,7 +274,7 @@ func TestTopIsNotDeceived(t *testing.T) {
 }
 
 func TestTopRefusesWhatIsNoTerminal(t *testing.T) {
-	socket := serveBox(t, topBox())
+	socket := controltest.Serve(t, topBox().Own())
 	var stdout, stderr bytes.Buffer
 	none := func(string) (string, bool) { return "", false }
 	if code := run(t.Context(), []string{"--socket", socket, "top"}, none, strings.NewReader(""), &stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "status -w") {

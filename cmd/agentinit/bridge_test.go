@@ -91,21 +91,16 @@ func TestSameAgents(t *testing.T) {
 // in its own process, over the control socket.
 func TestBridgeThroughAgentctl(t *testing.T) {
 	prog := built.Path(t)
-	dir, err := os.MkdirTemp("", "br")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	agentctl := filepath.Join(dir, "agentctl")
+	agentctl := filepath.Join(t.TempDir(), "agentctl")
 	if out, err := exec.Command("go", "build", "-o", agentctl, "../agentctl").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	spawner := nursery(t, nil)
 	b := newBridge(t, spawner)
 	o := connectedBridge(t, b)
-	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
+	cfg := controltest.New().Own()
 	cfg.Bridge = b
-	socket := controltest.Serve(t, cfg, filepath.Join(dir, "s"))
+	socket := controltest.Serve(t, cfg)
 
 	r, w, err := os.Pipe()
 	if err != nil {

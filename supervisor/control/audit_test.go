@@ -12,7 +12,7 @@ func TestChangesAndRefusalsAreRecorded(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	var inside atomic.Bool
 	b.Owners = func(int) (string, bool) { return "web", inside.Load() }
-	path := controltest.Serve(t, own(b), socketPath(t))
+	path := controltest.Serve(t, b.Own())
 	c := api.NewClient(path)
 	_, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
 	must(t, err)

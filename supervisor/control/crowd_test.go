@@ -15,7 +15,7 @@ import (
 // A connection whose request has arrived stays, even if it has been idle longest and its request was
 // not read yet.
 func TestUnreadRequestsStay(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	l := control.Admit(listen(t, path), func(err error) { t.Error(err) })
 	defer l.Close()
 	connect := func(sends string) (peer, accepted net.Conn) {
@@ -45,9 +45,9 @@ func TestUnreadRequestsStay(t *testing.T) {
 // connection that is being served is not closed.
 func TestHalfRequestsMakeRoom(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Connections: 4, Header: time.Hour, Body: time.Hour, Idle: time.Hour}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	c := api.NewClient(path)
 	seen := make(chan string, 2)
 	go func() {

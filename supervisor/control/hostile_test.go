@@ -59,7 +59,7 @@ func roundTrip(tb testing.TB, socket, method, target, body string) (*http.Respon
 
 func TestBadRequestsSayWhy(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	path := controltest.Serve(t, own(b), socketPath(t))
+	path := controltest.Serve(t, b.Own())
 	for _, c := range []struct {
 		method, target, body string
 		status               int
@@ -121,7 +121,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 func TestUnsupportedIsSaid(t *testing.T) {
 	b := controltest.New()
 	cfg := control.Config{Supervisor: b, Events: b.Bus, Owner: b.Owners, UID: uint32(os.Geteuid())}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	bodies := map[string]string{"/v1/log-level": `{"level":"info"}`, "/v1/start": `{"all":true}`}
 	for _, target := range []string{
 		"GET /v1/logs", "GET /v1/plan", "POST /v1/apply", "GET /v1/ready", "GET /v1/wait", "GET /v1/boot",
@@ -137,9 +137,9 @@ func TestUnsupportedIsSaid(t *testing.T) {
 // TestGarbageDisturbsNothing sends garbage on many connections while it serves others.
 func TestGarbageDisturbsNothing(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Connections: 64, Header: 200 * time.Millisecond, Body: 300 * time.Millisecond}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	nonsense := []string{
 		"", "\x00\xff\xfe", "GET / HTTP/9.9\r\n\r\n", "POST /v1/start HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
 		"GET /" + strings.Repeat("a", 100_000), "GET / HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", 10_000),
@@ -170,7 +170,7 @@ func TestGarbageDisturbsNothing(t *testing.T) {
 
 func TestManyAtOnce(t *testing.T) {
 	b := controltest.New(controltest.Program("web"), controltest.Program("db"))
-	path := controltest.Serve(t, own(b), socketPath(t))
+	path := controltest.Serve(t, b.Own())
 	var wg sync.WaitGroup
 	for range 500 {
 		wg.Go(func() {
@@ -196,9 +196,9 @@ func TestGuestsCannotKeepOthersOut(t *testing.T) {
 		defer mu.Unlock()
 		return owner, owner != ""
 	}
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Connections: 20, Guests: 4}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	for _, name := range []string{"web", "boss"} {
 		mu.Lock()
 		owner = name
@@ -231,9 +231,9 @@ func TestPassedDescriptorsHoldNothingUp(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	gate := make(chan struct{})
 	b.Owners = func(int) (string, bool) { <-gate; return "web", true }
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Connections: 6, Guests: 2}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	for range 6 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		must(t, err)
@@ -263,7 +263,7 @@ func TestPassedDescriptorsWithoutRoom(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	asked, gate := make(chan struct{}), make(chan struct{})
 	b.Owners = func(int) (string, bool) { close(asked); <-gate; return "web", true }
-	path := controltest.Serve(t, own(b), socketPath(t))
+	path := controltest.Serve(t, b.Own())
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	must(t, err)
 	defer conn.Close()
@@ -307,14 +307,14 @@ func hello(conn net.Conn) error {
 
 func TestPanicIsContained(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Probes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
 			fmt.Fprint(w, "half of")
 		}
 		panic("at the disco")
 	})
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 	must(t, err)
@@ -352,7 +352,7 @@ func TestPanicIsContained(t *testing.T) {
 func TestLongWaitOutlivesTheBodyDeadline(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Body: time.Second}
 	c := dial(t, cfg)
 	r, err := c.Start(t.Context(), api.ActionRequest{All: true, TimeoutMS: 1300})
@@ -364,7 +364,7 @@ func TestLongWaitOutlivesTheBodyDeadline(t *testing.T) {
 // not end.
 func TestAbandonedWaitEnds(t *testing.T) {
 	b := controltest.New(stoppedProgram("never"))
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := c.Wait(ctx, api.WaitQuery{Names: []string{"never"}, For: api.ForRunning})
@@ -384,9 +384,9 @@ func TestProgramsReadFewLogsAtOnce(t *testing.T) {
 		}
 		return "web", true
 	}
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{LogGuests: 2}
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	c := api.NewClient(path)
 	ctx, cancel := context.WithCancel(t.Context())
 	var followers sync.WaitGroup

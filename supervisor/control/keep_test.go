@@ -162,10 +162,10 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 			if c.owner != nil {
 				b.Owners = c.owner
 			}
-			cfg := own(b)
+			cfg := b.Own()
 			watch := newTold()
 			cfg.Watch = func(string) control.PathWatch { return watch }
-			path := controltest.Serve(t, cfg, socketPath(t))
+			path := controltest.Serve(t, cfg)
 			before, err := os.Lstat(path)
 			must(t, err)
 			seen := make(chan api.Event)
@@ -209,10 +209,10 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 // A process that holds the lock on the directory delays the socket by one attempt.
 func TestALockOnTheDirectoryDelaysOnly(t *testing.T) {
 	b := controltest.New()
-	cfg := own(b)
+	cfg := b.Own()
 	watch := newTold()
 	cfg.Watch = func(string) control.PathWatch { return watch }
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	dir, err := os.Open(filepath.Dir(path))
 	must(t, err)
 	defer dir.Close()
@@ -260,9 +260,9 @@ func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
 	for err, want := range map[error]bool{context.Canceled: false, unix.EMFILE: true} {
 		t.Run(err.Error(), func(t *testing.T) {
 			b := controltest.New(controltest.Program("web"))
-			cfg, watch := own(b), ended{err, make(chan struct{}), new(sync.Once)}
+			cfg, watch := b.Own(), ended{err, make(chan struct{}), new(sync.Once)}
 			cfg.Watch = func(string) control.PathWatch { return watch }
-			path := controltest.Serve(t, cfg, socketPath(t))
+			path := controltest.Serve(t, cfg)
 			<-watch.waited
 			// The next check finds that the socket is gone. A trouble would have been reported
 			// before.
@@ -285,9 +285,9 @@ func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
 // restores it.
 func TestSocketThatCannotBeWatchedIsLookedAt(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Watch = func(string) control.PathWatch { return exhausted{} }
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	must(t, os.Remove(path))
 	events := b.Bus.Watch(0)
 	for {

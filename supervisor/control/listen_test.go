@@ -28,7 +28,7 @@ func listen(tb testing.TB, path string) *control.Socket {
 }
 
 func TestSocketFile(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	s := listen(t, path)
 	info, err := os.Lstat(path)
 	must(t, err)
@@ -45,7 +45,7 @@ func TestSocketFile(t *testing.T) {
 }
 
 func TestLiveListenerIsNotDisplaced(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	listen(t, path)
 	_, _, err := control.Listen(t.Context(), control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 	if !errors.Is(err, control.ErrInUse) {
@@ -57,7 +57,7 @@ func TestLiveListenerIsNotDisplaced(t *testing.T) {
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	must(t, err)
 	l.SetUnlinkOnClose(false)
@@ -70,7 +70,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 
 // TestOneWins: if many start at once over a stale socket, exactly one listens.
 func TestOneWins(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	must(t, err)
 	l.SetUnlinkOnClose(false)
@@ -98,7 +98,7 @@ func TestOneWins(t *testing.T) {
 }
 
 func TestOtherFilesAreLeftAlone(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	must(t, os.WriteFile(path, []byte("mine"), 0o600))
 	if _, _, err := control.Listen(t.Context(), control.SocketConfig{Path: path, Mode: 0o600, GID: -1}); err == nil {
 		t.Fatal("a file that is not a socket was replaced")
@@ -109,7 +109,7 @@ func TestOtherFilesAreLeftAlone(t *testing.T) {
 }
 
 func TestCloseLeavesTheSuccessorsFile(t *testing.T) {
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	s := listen(t, path)
 	must(t, os.Remove(path))
 	listen(t, path)
@@ -120,7 +120,7 @@ func TestCloseLeavesTheSuccessorsFile(t *testing.T) {
 }
 
 func TestWithoutAWritableDirectory(t *testing.T) {
-	path := filepath.Join(filepath.Dir(socketPath(t)), "missing", "s")
+	path := filepath.Join(filepath.Dir(controltest.SocketPath(t)), "missing", "s")
 	s, warning, err := control.Listen(t.Context(), control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 	must(t, err)
 	if warning == nil || s.Name() != "@"+path || !s.Abstract() {
@@ -128,7 +128,7 @@ func TestWithoutAWritableDirectory(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- control.New(own(controltest.New())).Serve(ctx, s) }()
+	go func() { served <- control.New(controltest.New().Own()).Serve(ctx, s) }()
 	c := api.NewClient(s.Name())
 	_, err = c.Status(t.Context())
 	must(t, err)
@@ -141,7 +141,7 @@ func TestWithoutAWritableDirectory(t *testing.T) {
 }
 
 func TestLongPathIsAnError(t *testing.T) {
-	path := filepath.Join(filepath.Dir(socketPath(t)), strings.Repeat("x", 120))
+	path := filepath.Join(filepath.Dir(controltest.SocketPath(t)), strings.Repeat("x", 120))
 	_, _, err := control.Listen(t.Context(), control.SocketConfig{Path: path, GID: -1})
 	if err == nil || !strings.Contains(err.Error(), "longer than 107") {
 		t.Fatalf("got %v", err)
@@ -205,7 +205,7 @@ func TestOwnersProcessesMayOnlyRead(t *testing.T) {
 			web.Spec.Control = c.control
 			b := controltest.New(web)
 			b.Owners = func(pid int) (string, bool) { return "web", pid != os.Getpid() }
-			path := controltest.Serve(t, own(b), socketPath(t))
+			path := controltest.Serve(t, b.Own())
 			pid, answer := runPeer(t, path, nil)
 			equal(t, answer, c.want)
 			event := control.EventRefused
@@ -234,7 +234,7 @@ func TestOtherUsers(t *testing.T) {
 	}
 	b := controltest.New(controltest.Program("web"))
 	cfg := b.Config(1000, 2000)
-	path := controltest.Serve(t, cfg, socketPath(t))
+	path := controltest.Serve(t, cfg)
 	must(t, os.Chmod(filepath.Dir(path), 0o755))
 	for name, c := range map[string]struct {
 		cred syscall.Credential
@@ -256,14 +256,14 @@ func TestOtherUsers(t *testing.T) {
 // connection may not change anything.
 func TestPeerThatIsGone(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	s := listen(t, path)
 	conn := leftBehind(t, path)
 	defer conn.Close()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
+	go func() { served <- control.New(b.Own()).Serve(ctx, s) }()
 	const body = `{"all":true}`
 	_, err := conn.Write([]byte("POST /v1/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body))
 	must(t, err)
@@ -282,9 +282,9 @@ func TestPeerThatIsGone(t *testing.T) {
 // cannot take the connections of others.
 func TestConnectionsOfTheGoneKeepNobodyOut(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Limits = control.Limits{Connections: 4, Guests: 1}
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	s := listen(t, path)
 	var left []net.Conn
 	for range 5 { // they wait in the queue of the socket

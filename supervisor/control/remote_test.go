@@ -28,7 +28,7 @@ func remoteServer(t *testing.T, b *controltest.Box) *httptest.Server {
 		"operator": {Access: control.Write, Principal: "key:op"},
 		"agent":    {Access: control.Open, Principal: "agent:a1"},
 	}
-	srv := httptest.NewServer(control.New(own(b)).Remote(func(r *http.Request) control.Grant { return grants[r.Header.Get("X-Role")] }))
+	srv := httptest.NewServer(control.New(b.Own()).Remote(func(r *http.Request) control.Grant { return grants[r.Header.Get("X-Role")] }))
 	t.Cleanup(srv.Close)
 	return srv
 }

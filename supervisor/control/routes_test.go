@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,24 +29,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// socketPath returns a short path: the path of a socket is limited, and t.TempDir may be too long.
-func socketPath(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.MkdirTemp("", "ctl")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
-}
-
 func dial(tb testing.TB, cfg control.Config) *api.Client {
 	tb.Helper()
-	c := api.NewClient(controltest.Serve(tb, cfg, socketPath(tb)))
-	return c
+	return api.NewClient(controltest.Serve(tb, cfg))
 }
-
-func own(b *controltest.Box) control.Config { return b.Config(os.Geteuid(), os.Getegid()) }
 
 func stoppedProgram(name string) supervisor.Status {
 	p := controltest.Program(name)
@@ -378,7 +363,7 @@ func TestContract(t *testing.T) {
 				t.Fatal("no case for this route")
 			}
 			b := controltest.New(db, web, stoppedProgram("idle"))
-			check(t, dial(t, own(b)), b)
+			check(t, dial(t, b.Own()), b)
 		})
 	}
 }
@@ -439,7 +424,7 @@ func logTexts(t *testing.T, c *api.Client, q api.LogQuery) []string {
 func TestStartReportsEachProgram(t *testing.T) {
 	b := controltest.New(stoppedProgram("good"), stoppedProgram("bad"), stoppedProgram("shut"))
 	b.Fails, b.Refuse = []string{"bad"}, []string{"shut"}
-	r, err := dial(t, own(b)).Start(t.Context(), api.ActionRequest{All: true})
+	r, err := dial(t, b.Own()).Start(t.Context(), api.ActionRequest{All: true})
 	must(t, err)
 	if !r.Failed() || r.Results[0].Error != nil {
 		t.Fatalf("good failed or nothing did: %+v", r)
@@ -454,7 +439,7 @@ func TestTextsAreNotEscapedForHTML(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	b.Bus.Publish(event.Event{Name: "One", Fields: map[string]any{"text": "<&>", "list": []string{"<&>"}}})
 	b.Lines = []logs.Line{{Seq: 1, Program: "web", Text: "<&>"}}
-	path := controltest.Serve(t, own(b), socketPath(t))
+	path := controltest.Serve(t, b.Own())
 	for target, want := range map[string]string{"/v1/events": `"list":["<&>"]`, "/v1/logs": `"text":"<&>"`, "/v1/status?name=<%26>": "<&>"} {
 		if _, body := ask(t, path, "GET", target, ""); !strings.Contains(body, want) {
 			t.Errorf("%s: %s", target, body)
@@ -476,7 +461,7 @@ func TestStopSaysThatTheBootFails(t *testing.T) {
 		t.Run(outcome, func(t *testing.T) {
 			b := controltest.New(controltest.Program("db"), web)
 			b.BootData.Outcome = outcome
-			c := api.NewClient(controltest.Serve(t, own(b), socketPath(t)))
+			c := api.NewClient(controltest.Serve(t, b.Own()))
 			result, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"db"}})
 			must(t, err)
 			equal(t, result.Note, want)
@@ -487,7 +472,7 @@ func TestStopSaysThatTheBootFails(t *testing.T) {
 func TestStartWaitsForTheEvent(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	done := make(chan api.ActionResult, 1)
 	go func() {
 		r, err := c.Start(context.Background(), api.ActionRequest{Names: []string{"slow"}})
@@ -516,7 +501,7 @@ func TestStartWaitsForTheEvent(t *testing.T) {
 func TestWaitTimesOutWithTheReason(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	r, err := c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}, TimeoutMS: 1})
 	must(t, err)
 	equal(t, r.Results[0].Error.Code, api.CodeTimeout)
@@ -559,7 +544,7 @@ func TestWaitsEndWithTheServer(t *testing.T) {
 			b.Hold = []string{"slow"}
 			b.SetReadiness(api.Readiness{Missing: []api.Requirement{{ID: "program:slow", Reason: "STOPPED"}}})
 			arrived := make(chan struct{})
-			cfg := own(b)
+			cfg := b.Own()
 			cfg.Wrap = func(h http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					close(arrived)
@@ -567,7 +552,7 @@ func TestWaitsEndWithTheServer(t *testing.T) {
 				})
 			}
 			ctx, cancel := context.WithCancel(context.Background())
-			path := socketPath(t)
+			path := controltest.SocketPath(t)
 			s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 			must(t, err)
 			served, ended := make(chan error, 1), make(chan error, 1)
@@ -584,7 +569,7 @@ func TestWaitsEndWithTheServer(t *testing.T) {
 func TestRollingStopsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	b := controltest.New(controltest.Program("a"), controltest.Program("b"), controltest.Program("c"))
 	b.Fails = []string{"b"}
-	r, err := dial(t, own(b)).Restart(t.Context(), api.ActionRequest{All: true, Rolling: true})
+	r, err := dial(t, b.Own()).Restart(t.Context(), api.ActionRequest{All: true, Rolling: true})
 	must(t, err)
 	equal(t, changed(r), []string{"a"})
 	equal(t, r.Results[2].Error.Message, "c: not restarted, because b did not return")
@@ -594,7 +579,7 @@ func TestRollingStopsAtTheFirstThatDoesNotReturn(t *testing.T) {
 func TestRemovedWhileWaiting(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	w := b.Bus.Watch(0)
 	go func() {
 		for {
@@ -612,11 +597,11 @@ func TestRemovedWhileWaiting(t *testing.T) {
 func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	ctx, cancel := context.WithCancel(context.Background())
-	path := socketPath(t)
+	path := controltest.SocketPath(t)
 	s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 	must(t, err)
 	served := make(chan error, 1)
-	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
+	go func() { served <- control.New(b.Own()).Serve(ctx, s) }()
 	c := api.NewClient(path)
 	b.Bus.Publish(event.Event{Name: "One"})
 	seen := make(chan string, 10)
@@ -676,10 +661,10 @@ func TestListingIsCutOffByTheEnd(t *testing.T) {
 		b := controltest.New(controltest.Program("web"))
 		b.Lines = tc.lines
 		source := endlessLogs{b, make(chan bool)}
-		cfg := own(b)
+		cfg := b.Own()
 		cfg.Logs = source
 		ctx, cancel := context.WithCancel(context.Background())
-		path := socketPath(t)
+		path := controltest.SocketPath(t)
 		s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
 		must(t, err)
 		served, ended := make(chan error, 1), make(chan error, 1)
@@ -702,7 +687,7 @@ func TestAFollowerGetsLaterInstances(t *testing.T) {
 	for _, name := range []string{"web", "other", "web:1"} {
 		b.Lines = append(b.Lines, logs.Line{Time: controltest.Epoch, Program: name, Stream: logs.Stdout, Text: "hello"})
 	}
-	client := api.NewClient(controltest.Serve(t, own(b), socketPath(t)))
+	client := api.NewClient(controltest.Serve(t, b.Own()))
 	for _, follow := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
@@ -734,7 +719,7 @@ func TestEveryWriteIsAudited(t *testing.T) {
 	for _, rt := range control.RouteList() {
 		t.Run(rt.Method+rt.Path, func(t *testing.T) {
 			b := controltest.New(controltest.Program("web"))
-			path := controltest.Serve(t, own(b), socketPath(t))
+			path := controltest.Serve(t, b.Own())
 			status, _ := ask(t, path, rt.Method, rt.Path, bodies[rt.Path])
 			var audited []event.Event
 			for w := b.Bus.Watch(0); ; {
@@ -775,12 +760,12 @@ func TestRouteTable(t *testing.T) {
 
 func TestBridgeNeedsItsProtocolAndAnOrchestrator(t *testing.T) {
 	b := controltest.New()
-	cfg := own(b)
+	cfg := b.Own()
 	cfg.Bridge = nil
 	_, err := dial(t, cfg).Bridge(t.Context())
 	code(t, err, api.CodeUnsupported)
 
-	conn, err := net.Dial("unix", controltest.Serve(t, own(b), socketPath(t)))
+	conn, err := net.Dial("unix", controltest.Serve(t, b.Own()))
 	must(t, err)
 	defer conn.Close()
 	_, err = io.WriteString(conn, "POST /v1/bridge HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
@@ -793,8 +778,8 @@ func TestBridgeNeedsItsProtocolAndAnOrchestrator(t *testing.T) {
 
 // TestBridgeEndsWithTheServer keeps a bridge open while the server stops.
 func TestBridgeEndsWithTheServer(t *testing.T) {
-	socket := socketPath(t)
-	stop, err := controltest.Start(own(controltest.New()), socket)
+	socket := controltest.SocketPath(t)
+	stop, err := controltest.Start(controltest.New().Own(), socket)
 	must(t, err)
 	conn, err := api.NewClient(socket).Bridge(t.Context())
 	must(t, err)
@@ -810,7 +795,7 @@ func TestBridgeEndsWithTheServer(t *testing.T) {
 func TestNobodysProcessMayOnlyRead(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	b.Owners = func(int) (string, bool) { return "", true }
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	_, err := c.Status(t.Context())
 	must(t, err)
 	_, err = c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
@@ -824,6 +809,6 @@ func TestSandboxTestIsNotForPrograms(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	b.Owners = func(int) (string, bool) { return "web", true }
 	b.Set("web", func(p *supervisor.Status) { p.Spec = &program.Spec{Name: "web", Control: true} })
-	_, err := dial(t, own(b)).SandboxTest(t.Context(), api.SandboxTest{Program: "web", Command: []string{"true"}})
+	_, err := dial(t, b.Own()).SandboxTest(t.Context(), api.SandboxTest{Program: "web", Command: []string{"true"}})
 	equal(t, api.CodeOf(err), api.CodeForbidden)
 }

@@ -189,7 +189,7 @@ func TestXMLRPC(t *testing.T) {
 		{"system.multicall", []any{slices.Repeat([]any{0}, 101)}, faultOf(3, "BAD_ARGUMENTS: more than 100 calls")},
 	} {
 		t.Run(test.method, func(t *testing.T) {
-			socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
+			socket := controltest.Serve(t, rpcBox().Own())
 			status, answer := ask(t, socket, "POST", "/RPC2", xmlCall(test.method, test.params...))
 			if got := flat(answer); status != http.StatusOK || !strings.Contains(got, test.want) {
 				t.Errorf("%v: %d %s\nwant %s", test.params, status, got, test.want)
@@ -202,7 +202,7 @@ func TestXMLRPC(t *testing.T) {
 func TestXMLRPCRights(t *testing.T) {
 	b := rpcBox()
 	b.Owners = func(int) (string, bool) { return "web", true } // the test is a program without control = true
-	socket := controltest.Serve(t, own(b), socketPath(t))
+	socket := controltest.Serve(t, b.Own())
 	status, answer := ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.stopProcess", "web"))
 	if status != http.StatusForbidden || !strings.Contains(answer, "processes of program web may only read") {
 		t.Errorf("%d %s", status, answer)
@@ -226,7 +226,7 @@ func TestXMLRPCPlacesOfPrograms(t *testing.T) {
 	b.Hold = []string{"slow"}
 	var guest atomic.Bool
 	b.Owners = func(int) (string, bool) { return "web", guest.Load() }
-	socket := controltest.Serve(t, own(b), socketPath(t))
+	socket := controltest.Serve(t, b.Own())
 	guest.Store(true)
 	events := b.Bus.Watch(b.Bus.Seq())
 	var calls sync.WaitGroup
@@ -253,7 +253,7 @@ func TestXMLRPCUnreadAnswers(t *testing.T) {
 	b := rpcBox()
 	b.Owners = func(int) (string, bool) { return "web", true }
 	b.Lines = []logs.Line{{Seq: 1, Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: strings.Repeat("<", 256<<10)}}
-	socket := controltest.Serve(t, own(b), socketPath(t))
+	socket := controltest.Serve(t, b.Own())
 	body := xmlCall("supervisor.readProcessStdoutLog", "web", 0, 0)
 	for range 4 {
 		conn, err := net.Dial("unix", socket)
@@ -272,7 +272,7 @@ func TestXMLRPCUnreadAnswers(t *testing.T) {
 
 func TestXMLRPCIsAudited(t *testing.T) {
 	b := rpcBox()
-	socket := controltest.Serve(t, own(b), socketPath(t))
+	socket := controltest.Serve(t, b.Own())
 	ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.signalProcess", "web", "HUP"))
 	var got []api.AuditEntry
 	must(t, api.NewClient(socket).Audit(t.Context(), 0, func(e api.AuditEntry) error {
@@ -322,9 +322,9 @@ func TestXMLRPCOfALongLog(t *testing.T) {
 	read := func(offset, length int) *longLog {
 		b := rpcBox()
 		log := &longLog{Box: b}
-		cfg := own(b)
+		cfg := b.Own()
 		cfg.Logs = log
-		socket := controltest.Serve(t, cfg, socketPath(t))
+		socket := controltest.Serve(t, cfg)
 		status, answer := ask(t, socket, "POST", "/RPC2", xmlCall("supervisor.readProcessStdoutLog", "web", offset, length))
 		if status != http.StatusOK || !strings.Contains(flat(answer), "<string>xxx") {
 			t.Errorf("%d %.500s", status, answer)
@@ -342,7 +342,7 @@ func TestXMLRPCOfALongLog(t *testing.T) {
 
 // A log tail is the text of a stream, and goes on.
 func TestLogTail(t *testing.T) {
-	socket := controltest.Serve(t, own(rpcBox()), socketPath(t))
+	socket := controltest.Serve(t, rpcBox().Own())
 	conn, err := net.Dial("unix", socket)
 	must(t, err)
 	defer conn.Close()

@@ -81,7 +81,7 @@ func TestWithTheRealLoop(t *testing.T) {
 	ran := make(chan supervisor.Result, 1)
 	go func() { ran <- sup.Run(context.Background()) }()
 	defer func() { sup.Shutdown("the test is over"); <-ran }()
-	cfg := own(box)
+	cfg := box.Own()
 	cfg.Supervisor = sup
 	c := dial(t, cfg)
 	ctx := t.Context()
@@ -187,7 +187,7 @@ func TestOvertaken(t *testing.T) {
 			}()
 			must(t, sup.Start(t.Context(), "deaf"))
 			until(to("RUNNING"))
-			cfg := own(box)
+			cfg := box.Own()
 			cfg.Supervisor = sup
 			client := dial(t, cfg)
 			req := api.ActionRequest{Names: []string{"deaf"}, TimeoutMS: 20_000}

@@ -18,7 +18,7 @@ func TestTable(t *testing.T) {
 		soon := controltest.Epoch.Add(time.Second)
 		p.State, p.PID, p.Ready, p.Reason, p.Text, p.Restarts, p.Deadline = program.Backoff, 0, false, "exit status 1", "said so", 4, &soon
 	})
-	c := dial(t, own(b))
+	c := dial(t, b.Own())
 	long, err := c.Status(t.Context())
 	must(t, err)
 	usage, err := c.Usage(t.Context())
@@ -47,7 +47,7 @@ func TestTable(t *testing.T) {
 func TestText(t *testing.T) {
 	b := controltest.New(controltest.Program("db"), controltest.Program("web"), stoppedProgram("idle"))
 	b.Set("web", func(p *supervisor.Status) { p.Text = "\x1b[2J" })
-	socket := controltest.Serve(t, own(b), socketPath(t))
+	socket := controltest.Serve(t, b.Own())
 	const head, web = "NAME  STATE    PID    FOR   CPU  MEMORY  RESTARTS  INFO\n", `web   RUNNING  103  3m12s  1.5s    4.0K         0  \x1b[2J` + "\n"
 	for query, want := range map[string]struct{ running, text string }{
 		"text=true": {"false", head + "db    RUNNING  102  3m12s  1.5s    4.0K         0\n" + web +

@@ -12,6 +12,8 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -89,6 +91,9 @@ func New(programs ...supervisor.Status) *Box {
 	}
 }
 
+// Own is Config for a server of the user that runs the test.
+func (b *Box) Own() control.Config { return b.Config(os.Geteuid(), os.Getegid()) }
+
 // Config is a control.Config with everything in it.
 func (b *Box) Config(uid, gid int) control.Config {
 	started := Epoch.Add(-time.Hour)
@@ -126,8 +131,27 @@ func Start(cfg control.Config, socket string) (stop func() error, err error) {
 	return func() error { cancel(); return <-done }, nil
 }
 
-// Serve is Start for as long as the test, and returns the socket.
-func Serve(tb testing.TB, cfg control.Config, socket string) string {
+// SocketPath returns a short path: the path of a socket is limited, and TempDir may be too long.
+func SocketPath(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+// Serve is Start for as long as the test, on a socket of its own, which it returns.
+func Serve(tb testing.TB, cfg control.Config) (socket string) {
+	tb.Helper()
+	socket = SocketPath(tb)
+	ServeAt(tb, cfg, socket)
+	return socket
+}
+
+// ServeAt is Serve on a socket that the test has chosen.
+func ServeAt(tb testing.TB, cfg control.Config, socket string) {
 	tb.Helper()
 	stop, err := Start(cfg, socket)
 	if err != nil {
@@ -138,7 +162,6 @@ func Serve(tb testing.TB, cfg control.Config, socket string) string {
 			tb.Errorf("the server ended with %v", err)
 		}
 	})
-	return socket
 }
 
 var (
