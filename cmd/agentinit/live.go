@@ -21,8 +21,8 @@ import (
 // program.
 const orphanWait = 500 * time.Millisecond
 
-// flushWait bounds how long the end of the box waits for a console that is stuck, and then for
-// stderr.
+// flushWait bounds each of three waits at the end of the box: for a collector to take the last spans,
+// for forwards, console and log files to take the last lines, and for stderr.
 const flushWait = time.Second
 
 // atRest is how long after the seal the memory of the boot is given back. Earlier, work that begins
