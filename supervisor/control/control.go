@@ -54,8 +54,8 @@ var (
 // Logs reads captured output; logs.Plane is one. A slow reader must not delay other clients.
 type Logs interface {
 	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
-	// Trouble says why the log files of a program take no output now; nil if they do.
-	Trouble(program string) error
+	// Troubles says why log files take no output now, by program.
+	Troubles() map[string]error
 	// Reopen closes every log file and opens it again by its path. It does not wait.
 	Reopen()
 }

@@ -37,6 +37,10 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 		}
 	}
 	out := toStatus(snap, programs)
+	troubles := s.logTroubles()
+	for i := range out.Programs {
+		out.Programs[i].LogTrouble = troubles[out.Programs[i].Name]
+	}
 	table, err := boolParam(r.URL.Query(), "table")
 	if err != nil {
 		return nil, err
@@ -64,8 +68,19 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 		return nil, err
 	}
 	out := api.ProgramDetail{Program: toProgram(p), Spec: hideInJSON(p.Spec, spec)}
-	out.Refused, out.Limits = s.refusedCalls(p.Name), s.bounds(p)
+	out.Refused, out.Limits, out.LogTrouble = s.refusedCalls(p.Name), s.bounds(p), s.logTroubles()[p.Name]
 	return out, nil
+}
+
+// logTroubles says why log files take no output now, by program.
+func (s *Server) logTroubles() map[string]string {
+	out := make(map[string]string)
+	if s.cfg.Logs != nil {
+		for program, err := range s.cfg.Logs.Troubles() {
+			out[program] = err.Error()
+		}
+	}
+	return out
 }
 
 // hideInJSON hides the program's secrets in a JSON text, in the form that JSON strings have.

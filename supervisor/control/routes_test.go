@@ -99,6 +99,10 @@ func TestContract(t *testing.T) {
 			w, err = c.Why(t.Context(), "db")
 			must(t, err)
 			equal(t, w.LogTrouble, "no space left")
+			equal(t, w.Program.LogTrouble, "no space left")
+			detail, err := c.Program(t.Context(), "db")
+			must(t, err)
+			equal(t, detail.LogTrouble, "no space left")
 			equal(t, w.Dependents, []string{"web"})
 		},
 		"POST /v1/start": func(t *testing.T, c *api.Client, _ *controltest.Box) {

@@ -36,6 +36,8 @@ type row struct {
 	LastExit *api.Exit     `json:"last_exit,omitempty"`
 	Schedule *api.Schedule `json:"schedule,omitempty"`
 	Usage    *rowUsage     `json:"usage,omitempty"`
+
+	LogTrouble string `json:"log_trouble,omitempty"`
 }
 
 type rowUsage struct {
@@ -60,6 +62,7 @@ func toTable(s api.Status) table {
 		out.Programs[i] = row{
 			Name: p.Name, State: p.State, Shown: p.Shown, Ready: p.Ready, Healthy: p.Healthy, Reason: p.Reason, Text: p.Text,
 			PID: p.PID, Restarts: p.Restarts, Since: p.Since, Deadline: p.Deadline, LastExit: p.LastExit, Schedule: p.Schedule,
+			LogTrouble: p.LogTrouble,
 		}
 		if u := p.Usage; u != nil {
 			out.Programs[i].Usage = &rowUsage{CPUSeconds: u.CPUSeconds, MemoryBytes: u.MemoryBytes}

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ func TestTable(t *testing.T) {
 		soon := controltest.Epoch.Add(time.Second)
 		p.State, p.PID, p.Ready, p.Reason, p.Text, p.Restarts, p.Deadline = program.Backoff, 0, false, "exit status 1", "said so", 4, &soon
 	})
+	b.LogTroubles = map[string]error{"db": errors.New("no space left")}
 	c := dial(t, b.Own())
 	long, err := c.Status(t.Context())
 	must(t, err)
@@ -26,6 +28,7 @@ func TestTable(t *testing.T) {
 	short, err := c.Table(t.Context())
 	must(t, err)
 	equal(t, names(short.Programs), names(long.Programs))
+	equal(t, long.Programs[0].LogTrouble, "no space left")
 	for i, p := range short.Programs {
 		whole := long.Programs[i]
 		equal(t, p.Usage.CPUSeconds, usage.Programs[i].CPUSeconds)
@@ -34,6 +37,7 @@ func TestTable(t *testing.T) {
 		equal(t, p, api.Program{
 			Name: whole.Name, State: whole.State, Shown: whole.Shown, Ready: whole.Ready, Healthy: whole.Healthy, Reason: whole.Reason,
 			Text: whole.Text, PID: whole.PID, Restarts: whole.Restarts, Since: whole.Since, Deadline: whole.Deadline, LastExit: whole.LastExit,
+			LogTrouble: whole.LogTrouble,
 		})
 	}
 	some, err := c.Table(t.Context(), "w*")

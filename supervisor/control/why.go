@@ -26,11 +26,8 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 	if troubled(p) {
 		why.Output = s.lastOutput(r.Context(), p)
 	}
-	if s.cfg.Logs != nil {
-		if err := s.cfg.Logs.Trouble(p.Name); err != nil {
-			why.LogTrouble = err.Error()
-		}
-	}
+	why.Program.LogTrouble = s.logTroubles()[p.Name]
+	why.LogTrouble = why.Program.LogTrouble
 	why.Refused = s.refusals(p.Name)
 	why.Program.Refused = s.refusedCalls(p.Name)
 	why.Recent, err = s.recent(p.Name)

@@ -226,20 +226,22 @@ func (p *Plane) sinks() []*fileSink {
 	return slices.Collect(maps.Values(p.files))
 }
 
-// Trouble says why the log files of a program take no output now. It is nil if they do, or if no output
-// has come for them since the trouble began.
-func (p *Plane) Trouble(program string) error {
-	var troubles []string
+// Troubles says why the log files of programs take no output now. A program is missing if its files
+// take its output, or if no output has come for them since the trouble began.
+func (p *Plane) Troubles() map[string]error {
+	troubles := make(map[string][]string)
 	for _, f := range p.sinks() {
-		if failure := f.failure.Load(); failure != nil && f.options.Load().Program == program {
-			troubles = append(troubles, (*failure).Error())
+		if failure := f.failure.Load(); failure != nil {
+			program := f.options.Load().Program
+			troubles[program] = append(troubles[program], (*failure).Error())
 		}
 	}
-	if len(troubles) == 0 {
-		return nil
+	out := make(map[string]error, len(troubles))
+	for program, texts := range troubles {
+		slices.Sort(texts)
+		out[program] = errors.New(strings.Join(slices.Compact(texts), "; "))
 	}
-	slices.Sort(troubles)
-	return errors.New(strings.Join(slices.Compact(troubles), "; "))
+	return out
 }
 
 // Reopen closes every log file and opens it again by its path, for tools that moved the file away.

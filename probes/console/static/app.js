@@ -68,7 +68,7 @@ function programsPage() {
         return el('tr', {}, el('th', {scope: 'row'}, link(p.name)), el('td', {}, state(p.shown ?? p.state)),
           el('td', {class: 'number'}, u && p.pid ? percent(u.cpu) : ''), el('td', {class: 'number'}, u && p.pid ? bytes(u.memory) : ''),
           el('td', {class: 'number wide'}, p.pid || ''), el('td', {class: 'number wide'}, p.restarts), el('td', {class: 'number'}, since(p)),
-          el('td', {class: 'wide'}, p.reason ?? p.text ?? ''), el('td', {class: 'actions'}, buttons(p)));
+          el('td', {class: 'wide'}, p.reason ?? p.log_trouble ?? p.text ?? ''), el('td', {class: 'actions'}, buttons(p)));
       })));
     if (focused) list.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
   };
@@ -102,7 +102,7 @@ function programPage(name) {
     const exit = p.last_exit && (p.last_exit.signal ? 'signal ' + p.last_exit.signal : 'exit status ' + p.last_exit.code);
     if (!top.contains(document.activeElement)) {
       top.replaceChildren(el('div', {class: 'bar'}, buttons(p), signalForm(p)), facts([
-        ['State', [state(p.shown ?? p.state), ` for ${since(p)}`]], ['Reason', p.reason], ['Says of itself', p.text], ['PID', p.pid && String(p.pid)],
+        ['State', [state(p.shown ?? p.state), ` for ${since(p)}`]], ['Reason', p.reason], ['Says of itself', p.text], ['Log files', p.log_trouble], ['PID', p.pid && String(p.pid)],
         ['Run', `${p.run}, ${p.restarts} restarts`], ['Last exit', exit], ['Acts next', p.deadline && 'in ' + span(Date.parse(p.deadline) - now())],
         ['CPU', u && p.pid ? percent(u.cpu) : null], ['Memory', u && p.pid ? `${bytes(u.memory)} in ${u.processes} processes` : null]]));
     }

@@ -80,6 +80,9 @@ type Program struct {
 	Refused uint64 `json:"refused,omitempty"`
 	// Limits are the limits of processes and memory that are in force for its present run.
 	Limits []ProgramLimit `json:"limits,omitempty"`
+	// LogTrouble says why its log files take no output now. What it prints stays in memory, as far as
+	// there is room.
+	LogTrouble string `json:"log_trouble,omitempty"`
 	// Schedule is set for programs of the type schedule, in every state.
 	Schedule *Schedule `json:"schedule,omitempty"`
 	// Usage is what its processes use, if the request asked for it.
@@ -385,8 +388,7 @@ type Why struct {
 	Ready string `json:"ready,omitempty"`
 	// Output is the last output of the latest run, oldest line first, if the program is in trouble.
 	Output []LogLine `json:"output,omitempty"`
-	// LogTrouble says why its log files take no output now. What it prints stays in memory, as far as
-	// there is room.
+	// LogTrouble is that of Program.
 	LogTrouble string `json:"log_trouble,omitempty"`
 	// Do lists commands that may help, the most useful one first.
 	Do []string `json:"do,omitempty"`

@@ -363,8 +363,8 @@ func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 	}
 }
 
-// Trouble implements control.Logs.
-func (b *Box) Trouble(name string) error { return b.LogTroubles[name] }
+// Troubles implements control.Logs.
+func (b *Box) Troubles() map[string]error { return b.LogTroubles }
 
 // Reopen implements control.Logs.
 func (b *Box) Reopen() { b.Reopened.Add(1) }

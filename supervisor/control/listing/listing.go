@@ -208,6 +208,9 @@ func Info(p api.Program, now time.Time) string {
 	if p.Text != "" {
 		text = joined(text, p.Text)
 	}
+	if p.LogTrouble != "" {
+		text = joined(text, "logs: "+p.LogTrouble)
+	}
 	return text
 }
 
