@@ -183,6 +183,7 @@ func programColour(name string) string {
 func newEvents(c *cli) *cobra.Command {
 	var since string
 	var follow bool
+	var newest lineCount
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened in the box",
@@ -198,7 +199,7 @@ has.`,
 			if err != nil {
 				return err
 			}
-			return quietEnd(cmd.Context(), c.client().Events(cmd.Context(), after, follow, func(e api.Event) error {
+			show := func(e api.Event) error {
 				if e.Time.Before(from) {
 					return nil
 				}
@@ -207,12 +208,40 @@ has.`,
 				}
 				_, err := fmt.Fprintln(c.stdout, c.eventText(e))
 				return err
-			}))
+			}
+			client := c.client()
+			if newest.wanted != 0 {
+				after, err = newestEvents(cmd.Context(), client, after, max(newest.wanted, 0), show)
+				if err != nil || !follow {
+					return quietEnd(cmd.Context(), err)
+				}
+			}
+			return quietEnd(cmd.Context(), client.Events(cmd.Context(), after, follow, show))
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "", "only events after this number, or from this long ago or this time on")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new events")
+	cmd.Flags().VarP(&newest, "lines", "n", "only the newest `N` events, 0 for none of the old ones")
 	return cmd
+}
+
+// newestEvents shows the newest n events after number since, and returns the number of the last one.
+func newestEvents(ctx context.Context, client *api.Client, since uint64, n int, show func(api.Event) error) (last uint64, err error) {
+	var held []api.Event
+	last = since
+	err = client.Events(ctx, since, false, func(e api.Event) error {
+		last = e.Seq
+		if held = append(held, e); len(held) > n {
+			held = held[1:]
+		}
+		return nil
+	})
+	for _, e := range held {
+		if err == nil {
+			err = show(e)
+		}
+	}
+	return last, err
 }
 
 // eventsSince reads the number of an event, or a time in the forms of moment.
