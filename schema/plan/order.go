@@ -230,8 +230,12 @@ func (r *resolver) seal() {
 		hint := "lower restart_limit or backoff of the program, or leave seal_timeout out"
 		if !ok {
 			keys = []string{"programs", s.Group, "restart_limit"}
-			message = fmt.Sprintf("the required program %s is never FATAL, however often it fails: its restart_limit has no count", s.Name)
-			hint = `write a restart_limit with a count, or on_seal_timeout = "exit"`
+			message = fmt.Sprintf("the required program %s is never FATAL, however often it fails: restart_limit.count = 0 sets no limit", s.Name)
+			hint = `write a count of 1 or more, or on_seal_timeout = "exit"`
+			if s.StartRetries >= 0 || s.RestartLimit.Count > 0 {
+				message = fmt.Sprintf("the required program %s needs decades of failed starts to be FATAL", s.Name)
+				hint = `lower restart_limit, start_retries or backoff of the program, or write on_seal_timeout = "exit"`
+			}
 		}
 		r.report("W124", schema.Finding{Value: s.Name, Message: message, Hint: hint}, keys...)
 		return // one finding is enough

@@ -775,6 +775,20 @@ command = ["service"]
 	}
 }
 
+// TestNeverFatal: W124 says why a required program does not become FATAL.
+func TestNeverFatal(t *testing.T) {
+	for text, want := range map[string]string{
+		"restart_limit = {count = 0}":                                               "the required program web is never FATAL, however often it fails: restart_limit.count = 0 sets no limit",
+		"start_retries = 1000000\nbackoff = {max = '1000h', factor = 10}":           "the required program web needs decades of failed starts to be FATAL",
+		"restart_limit = {count = 1000000}\nbackoff = {max = '1000h', factor = 10}": "the required program web needs decades of failed starts to be FATAL",
+	} {
+		_, findings := resolve(t, "[programs.web]\ncommand = ['web']\nrequired = true\n"+text, plan.Facts{})
+		if len(findings) != 1 || findings[0].Code != "W124" || findings[0].Message != want {
+			t.Errorf("%s: %v", text, findings)
+		}
+	}
+}
+
 // TestFatalFitsIntoTheSeal: if a program becomes FATAL only after the seal timeout, W124 is
 // reported.
 func TestFatalFitsIntoTheSeal(t *testing.T) {
