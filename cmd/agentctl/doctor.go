@@ -248,7 +248,7 @@ func (c *cli) runningLinks(ctx context.Context, box *compose.Box, text []byte) (
 	client := c.client()
 	rawMeta, err := client.Meta(ctx)
 	if err != nil {
-		return []link{skipped("box", client.Socket(), "it does not answer")}, err
+		return []link{skipped("box", client.Socket(), "not compared: "+err.Error())}, err
 	}
 	rawHealth, err := client.Health(ctx)
 	if err != nil {
