@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
 	"cmd/agentctl/supervisord": {"schema", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/signame"},
+	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
 	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -144,8 +145,10 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 	return res.Exit.ShellStatus(), []byte(r.spec.HideOutput(res.Output, res.Truncated)), err
 }
 
-// hookOutput is how much of a hook's output is kept.
-const hookOutput = 16 << 10
+const (
+	hookOutput = 16 << 10 // how much of a hook's output is kept
+	hookReason = 256      // how much of its last line is in the reason why it failed
+)
 
 // Run implements HookRunner. The command gets the program's user, directory and environment, and
 // MAINPID if the program runs.
@@ -172,11 +175,17 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	if res.Exit.PID == 0 {
 		return err // it never ran
 	}
+	output := spec.HideOutput(res.Output, res.Truncated)
+	if err != nil && !res.Truncated { // otherwise the end of the output is not known
+		if last := escape.LastLine(output, hookReason); last != "" {
+			err = fmt.Errorf("%w: %s", err, last)
+		}
+	}
 	s.cfg.Bus.Publish(event.Event{
 		Level: event.Info, Stage: stage, Name: event.HookCompleted, Program: spec.Name, Run: run,
 		Fields: map[string]any{
 			"hook": string(kind), "duration_ms": time.Since(begin).Milliseconds(),
-			"status": res.Exit.ShellStatus(), "output": spec.HideOutput(res.Output, res.Truncated), "truncated": res.Truncated,
+			"status": res.Exit.ShellStatus(), "output": output, "truncated": res.Truncated,
 		},
 	})
 	return err

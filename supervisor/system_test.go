@@ -113,9 +113,19 @@ func TestHooksThatFail(t *testing.T) {
 		spec("nosuch", shell("exec sleep 1000"), func(s *program.Spec) {
 			s.StartRetries, s.Hooks.PreStart = 0, hook(patience, "/no/such/hook")
 		}),
+		spec("talks", shell("exec sleep 1000"), func(s *program.Spec) {
+			s.StartRetries, s.Hooks.PreStart = 0, hook(patience, "/bin/sh", "-c", "echo begins; echo no table s3cret >&2; echo; exit 5")
+			s.Secrets = []program.Secret{{Name: "PASSWORD", Value: "s3cret"}}
+		}),
+		spec("talksmuch", shell("exec sleep 1000"), func(s *program.Spec) { // its output is cut, so its last line is not known
+			s.StartRetries, s.Hooks.PreStart = 0, hook(patience, "/bin/sh", "-c", "yes line | head -n 10000; exit 5")
+		}),
 	)
 	b.sup.Boot()
-	for name, want := range map[string]string{"slow": "did not end within its timeout of 50ms", "nosuch": "/no/such/hook"} {
+	for name, want := range map[string]string{
+		"slow": "did not end within its timeout of 50ms", "nosuch": "/no/such/hook",
+		"talks": "its pre_start hook failed: ended with status 5: no table ${PASSWORD};", "talksmuch": "its pre_start hook failed: ended with status 5;",
+	} {
 		if st := b.await(name, in(program.Fatal)); !strings.Contains(st.Reason, want) {
 			t.Errorf("%s: %s", name, st.Reason)
 		}

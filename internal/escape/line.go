@@ -29,3 +29,10 @@ func Line(s string, limit int) string {
 	}
 	return strings.TrimSpace(out.String())
 }
+
+// LastLine is the last line of an output that is not blank, as Line: most commands say there what is
+// wrong.
+func LastLine(output string, limit int) string {
+	output = strings.TrimSpace(output)
+	return Line(output[strings.LastIndexByte(output, '\n')+1:], limit)
+}

@@ -26,6 +26,16 @@ func TestLine(t *testing.T) {
 	}
 }
 
+func TestLastLine(t *testing.T) {
+	for output, want := range map[string]string{
+		"": "", " \n\r\n": "", "one": "one", "one\ntwo": "two", "one\n  two \r\n\n": "two", "one\n\x1b[2Jtwo\n": "[2Jtwo", "a\nabcdefghijk": "abcdefg…",
+	} {
+		if got := LastLine(output, 10); got != want {
+			t.Errorf("%q: got %q, want %q", output, got, want)
+		}
+	}
+}
+
 func FuzzLine(f *testing.F) {
 	f.Add("\x1b]0;x\x07\xff\u202e", 3)
 	f.Fuzz(func(t *testing.T, s string, limit int) {

@@ -1,7 +1,6 @@
 package ready
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -172,13 +171,10 @@ func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 		if err != nil || status == 0 {
 			return err
 		}
-		// Most commands say last what is wrong.
-		output = bytes.TrimSpace(output)
-		last := bytes.TrimSpace(output[bytes.LastIndexByte(output, '\n')+1:])
-		if len(last) == 0 {
-			return fmt.Errorf("exit status %d", status)
+		if last := escape.LastLine(string(output), maxError); last != "" {
+			return fmt.Errorf("exit status %d: %s", status, last)
 		}
-		return fmt.Errorf("exit status %d: %s", status, last)
+		return fmt.Errorf("exit status %d", status)
 	}
 	return dialect{name: "exec " + escape.Shell(p.Argv...), poll: poll}
 }
