@@ -125,7 +125,7 @@ func (e *entry) makeStatus() *Status {
 		Blocked: e.blocked && e.wanted, Halting: e.halting(), Queued: e.queued(),
 		Reason: e.reason(), Text: e.text, PID: m.PID, Run: m.Run, Restarts: m.Restarts,
 		Since: m.Since, StartedAt: instant(m.StartedAt), RunningAt: instant(m.RunningAt),
-		EndedAt: instant(m.EndedAt), Deadline: instant(m.Deadline), LastExit: m.LastExit, Spec: spec,
+		EndedAt: instant(m.EndedAt), Deadline: instant(m.Deadline), Hook: m.Hook(), LastExit: m.LastExit, Spec: spec,
 	}
 	if e.scheduled() {
 		s.Schedule = &program.ScheduleStatus{Paused: e.paused, LastRun: s.StartedAt, LastResult: e.outcome}

@@ -169,6 +169,23 @@ func TestHooksAndProbes(t *testing.T) {
 	})
 }
 
+// TestStatusNamesTheHook: as long as a program waits for a hook, its status names it.
+func TestStatusNamesTheHook(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.h.hang = "pre_start p"
+		b.boot(Config{}, spec("p", func(s *program.Spec) {
+			s.Hooks.PreStart = &program.Hook{Argv: []string{"x"}, Timeout: time.Second}
+		}))
+		if st := b.status("p"); st.State != program.Starting || st.Hook != program.PreStart {
+			t.Errorf("%v, hook %q", st.State, st.Hook)
+		}
+		b.pass(time.Second)
+		if st := b.status("p"); st.State != program.Backoff || st.Hook != "" {
+			t.Errorf("%v, hook %q", st.State, st.Hook)
+		}
+	})
+}
+
 func TestNothingDueMeansNoTimer(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("p"))

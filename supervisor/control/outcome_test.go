@@ -185,6 +185,10 @@ func TestExplain(t *testing.T) {
 	queued.Queued = true
 	starting := at(program.Starting, 1, "")
 	starting.Deadline = &soon
+	hooked := starting
+	hooked.Spec, hooked.Hook = &program.Spec{Type: program.Oneshot}, program.PreStart
+	clearing := starting
+	clearing.EndedAt, clearing.Hook = &now, program.PostExit
 	job := starting
 	job.Spec = &program.Spec{Type: program.Schedule}
 	for _, c := range []struct {
@@ -198,6 +202,8 @@ func TestExplain(t *testing.T) {
 		{queued, "p has been STOPPED for 1m00s: because | agentinit starts it when its turn comes and what it needs holds"},
 		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},
 		{starting, "p has been STARTING for 1m00s: because | within 2.1s it is RUNNING, or this start has failed"},
+		{hooked, "p has been STARTING for 1m00s: because | within 2.1s its pre_start hook has ended, or this start has failed"},
+		{clearing, "p has been STARTING for 1m00s: because | agentinit starts it when all processes of its last run are gone"},
 		{job, "p has been STARTING for 1m00s: because | within 2.1s it has completed, or this start has failed"},
 		{stopping, "p has been STOPPING for 1m00s: because | agentinit takes the next step of its stop, such as KILL, in 2.1s at the latest"},
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},

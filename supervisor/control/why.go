@@ -139,12 +139,17 @@ func next(p supervisor.Status, now time.Time) string {
 	case program.Backoff:
 		return "agentinit starts it again" + in
 	case program.Starting:
+		goal := "it is RUNNING"
+		switch {
+		case p.EndedAt != nil: // a deadline is only that of the next KILL for the run before
+			return "agentinit starts it when all processes of its last run are gone"
+		case p.Hook == program.PreStart:
+			goal = "its pre_start hook has ended"
+		case p.Spec != nil && (p.Spec.Type == program.Oneshot || p.Spec.Type == program.Schedule):
+			goal = "it has completed"
+		}
 		if in != "" {
-			goal := " it is RUNNING"
-			if p.Spec != nil && (p.Spec.Type == program.Oneshot || p.Spec.Type == program.Schedule) {
-				goal = " it has completed"
-			}
-			return "within" + strings.TrimPrefix(in, " in") + goal + ", or this start has failed"
+			return "within" + strings.TrimPrefix(in, " in") + " " + goal + ", or this start has failed"
 		}
 	case program.Stopping:
 		if in != "" {

@@ -148,6 +148,9 @@ func (m Machine) Stopping() (why string, on bool) {
 	return m.cause, m.State == Stopping
 }
 
+// Hook is the hook that runs, if the next step waits for its end.
+func (m Machine) Hook() HookKind { return m.hook }
+
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }
 

@@ -42,7 +42,9 @@ type Status struct {
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	// Deadline is when the machine acts next without an event (restart, timeout).
 	Deadline *time.Time `json:"deadline,omitempty"`
-	LastExit *Exit      `json:"last_exit,omitempty"`
+	// Hook is the hook that runs, if the next step of the program waits for its end.
+	Hook     HookKind `json:"hook,omitempty"`
+	LastExit *Exit    `json:"last_exit,omitempty"`
 	// Schedule is set for programs of the type schedule.
 	Schedule *ScheduleStatus `json:"schedule,omitempty"`
 
