@@ -175,8 +175,9 @@ func (o ownEvents) line(e event.Event) (logs.Line, bool) {
 	if e.Name == eventLogForwarding || !o.b.voice.speaks(e) {
 		return line, false
 	}
+	line.Level = string(e.Level)
 	if e.Level == event.Warn || e.Level == event.Error {
-		line.Stream = logs.Stderr // collectors derive the severity from the stream
+		line.Stream = logs.Stderr // Loki and http get no level
 	}
 	text, err := json.Marshal(e)
 	line.Text = string(text)

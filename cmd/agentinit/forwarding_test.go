@@ -67,6 +67,16 @@ func TestOwnEventsAreForwarded(t *testing.T) {
 	}
 }
 
+// TestLevelOfForwardedEvents: a forwarded event keeps its level, so that a warning is no error.
+func TestLevelOfForwardedEvents(t *testing.T) {
+	b := &box{voice: newVoice(new(strings.Builder))}
+	for _, level := range []event.Level{event.Info, event.Warn, event.Error} {
+		if line, ok := (ownEvents{b}).line(event.Event{Level: level, Name: "Something"}); !ok || line.Level != string(level) {
+			t.Errorf("%s: level %q, %v", level, line.Level, ok)
+		}
+	}
+}
+
 // forwardingBox is a box whose program web has printed two lines, and which has published two events.
 func forwardingBox(t *testing.T) *box {
 	t.Helper()

@@ -70,6 +70,8 @@ type Line struct {
 	// Dropped, if not 0, is how many lines this reader has missed at this place. Text then says so, and
 	// why, in words. For a file that cannot be read it is 1, however many lines the file has.
 	Dropped uint64 `json:"dropped,omitempty"`
+	// Level is the level of an event of agentinit that is sent as a line. It is "" in a line of a program.
+	Level string `json:"-"`
 }
 
 // StreamStats counts what one stream of a program has produced since the program

@@ -426,3 +426,14 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	f.cfg.OnTrouble(err)
 	return err
 }
+
+// levelOf is the level of a line; that of a program's line follows from its stream.
+func levelOf(l logs.Line) string {
+	switch {
+	case l.Level != "":
+		return l.Level
+	case l.Stream == logs.Stderr:
+		return "error"
+	}
+	return "info"
+}

@@ -512,6 +512,32 @@ func frames(t *testing.T, conn net.Conn, n int) (out []string) {
 	return out
 }
 
+// TestSeverities: the stream tells the severity of a program's line, and the level that of an event.
+func TestSeverities(t *testing.T) {
+	for _, c := range []struct {
+		stream       logs.Stream
+		level        string
+		syslog, otlp int
+	}{
+		{logs.Stdout, "", 6, 9}, {logs.Stderr, "", 3, 17},
+		{logs.Stdout, "debug", 7, 5}, {logs.Stdout, "info", 6, 9}, {logs.Stderr, "warn", 4, 13}, {logs.Stderr, "error", 3, 17},
+	} {
+		l := line(1, "agentinit", "x")
+		l.Stream, l.Level = c.stream, c.level
+		if got, want := string(new(syslog).message(l, "x")), fmt.Sprintf("<%d>1 ", 8+c.syslog); !strings.HasPrefix(got, want) {
+			t.Errorf("%v %q: %s, want %s", c.stream, c.level, got, want)
+		}
+		body, err := otlpLogs("box", []logs.Line{l})
+		var got collector.LogsData
+		if err := errors.Join(err, proto.Unmarshal(body, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if n := int(got.ResourceLogs[0].ScopeLogs[0].LogRecords[0].SeverityNumber); n != c.otlp {
+			t.Errorf("%v %q: OTLP severity %d, want %d", c.stream, c.level, n, c.otlp)
+		}
+	}
+}
+
 const wantMessage = "<14>1 2026-01-02T12:00:00.123456Z box web 7 stdout - "
 
 func TestSyslogOverStreams(t *testing.T) {

@@ -10,11 +10,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// The severity numbers of the OpenTelemetry log data model.
-const (
-	otlpInfo  = 9
-	otlpError = 17
-)
+// otlpSeverity is the severity number of a level in the log data model of OpenTelemetry.
+func otlpSeverity(level string) uint64 {
+	switch level {
+	case "error":
+		return 17
+	case "warn":
+		return 13
+	case "debug":
+		return 5
+	}
+	return 9 // info
+}
 
 // message is a protobuf message that is being written. The methods append one field each and take
 // its number, as opentelemetry/proto/logs/v1/logs.proto declares it.
@@ -61,15 +68,11 @@ func otlpLogs(host string, batch []logs.Line) ([]byte, error) {
 			byName[l.Program] = p
 			order = append(order, p)
 		}
-		severity := uint64(otlpInfo)
-		if l.Stream == logs.Stderr {
-			severity = otlpError
-		}
 		at := l.Time.UnixNano()
 		p.records = p.records.bytes(2, message{}.
-			nanoseconds(1, at).               // time_unix_nano
-			number(2, severity).              // severity_number
-			bytes(5, anyText(valid(l.Text))). // body
+			nanoseconds(1, at).                  // time_unix_nano
+			number(2, otlpSeverity(levelOf(l))). // severity_number
+			bytes(5, anyText(valid(l.Text))).    // body
 			attribute(6, "log.iostream", anyText(l.Stream.String())).
 			attribute(6, "process.pid", anyNumber(l.PID)).
 			nanoseconds(11, at)) // observed_time_unix_nano

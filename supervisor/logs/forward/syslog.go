@@ -32,12 +32,20 @@ type syslog struct {
 	conn             net.Conn
 }
 
-// The severities of RFC 5424, 6.2.1, with the facility "user" (1).
-const (
-	facilityUser = 1 << 3
-	severityErr  = 3
-	severityInfo = 6
-)
+const facilityUser = 1 << 3
+
+// syslogSeverity is the severity of a level by RFC 5424, 6.2.1.
+func syslogSeverity(level string) int {
+	switch level {
+	case "error":
+		return 3
+	case "warn":
+		return 4
+	case "debug":
+		return 7
+	}
+	return 6 // info
+}
 
 // maxText is how much of a line one message has; a longer line becomes several. With its header, a
 // message fits a UDP datagram over IPv4 and the 64 KiB that syslog-ng accepts. To a longer message,
@@ -258,16 +266,13 @@ func pieces(text string, most int) iter.Seq[string] {
 
 // message makes one message of a text of the line.
 func (s *syslog) message(line logs.Line, text string) []byte {
-	severity := severityInfo
-	if line.Stream == logs.Stderr {
-		severity = severityErr
-	}
+	priority := facilityUser | syslogSeverity(levelOf(line))
 	if s.network == "unixgram" {
 		// A tag ends at its colon (RFC 3164, 4.1.3), so that of an instance has none.
 		tag := strings.ReplaceAll(printable(line.Program, 48), ":", ".")
-		return fmt.Appendf(nil, "<%d>%s %s[%d]: %s", facilityUser|severity, line.Time.Local().Format(time.Stamp), tag, line.PID, text)
+		return fmt.Appendf(nil, "<%d>%s %s[%d]: %s", priority, line.Time.Local().Format(time.Stamp), tag, line.PID, text)
 	}
-	return fmt.Appendf(nil, "<%d>1 %s %s %s %d %s - %s", facilityUser|severity,
+	return fmt.Appendf(nil, "<%d>1 %s %s %s %d %s - %s", priority,
 		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, text)
 }
 
