@@ -18,7 +18,7 @@ import (
 // A line that is a JSON object keeps its members and gets the first four added. If a member has a
 // name that agentinit uses, in any spelling that a JSON reader might accept for it, it is renamed
 // to "app_" + name. So the output of a program cannot look like another program's line or like an
-// event of agentinit. A piece of a line over MaxLine is text with "truncated":true.
+// event of agentinit. "app_" + such a name is renamed in the same way, so that two names stay two. A piece of a line over MaxLine is text with "truncated":true.
 func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut bool) []byte {
 	out := append(b.out, `{"time":"`...)
 	out = append(out, b.timestamp("2006-01-02T15:04:05.000000Z07:00", true)...)
@@ -105,17 +105,26 @@ func appendKey(out, quoted []byte) []byte {
 			name = plain
 		}
 	}
-	for _, own := range ownKeys {
-		// Readers that ignore case, as Go's encoding/json does, would let "Program" win over
-		// "program".
-		if strings.EqualFold(name, own) {
-			return append(append(append(out, `"app_`...), own...), '"')
-		}
-	}
-	if hasOwnPrefix(name) {
-		return append(append(append(out, `"app_`...), quoted[1:len(quoted)-1]...), '"')
+	if renamed(name) {
+		return append(append(out, `"`+appPrefix...), quoted[1:]...)
 	}
 	return append(out, quoted...)
+}
+
+const appPrefix = "app_"
+
+// renamed tells whether a key of a program gets appPrefix. Readers that ignore case, as Go's
+// encoding/json does, would let "Program" win over "program".
+func renamed(name string) bool {
+	for len(name) >= len(appPrefix) && strings.EqualFold(name[:len(appPrefix)], appPrefix) {
+		name = name[len(appPrefix):]
+	}
+	for _, own := range ownKeys {
+		if strings.EqualFold(name, own) {
+			return true
+		}
+	}
+	return hasOwnPrefix(name)
 }
 
 // hasOwnPrefix ignores case as EqualFold does. By that rule, some longer letters of other scripts

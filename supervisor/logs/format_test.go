@@ -35,11 +35,12 @@ func TestAppendJSON(t *testing.T) {
 		{"spoofed, in a key that is escaped", `{"agentbox.` + "\u009b" + `":1}`, `,"app_agentbox.\u009b":1}`},
 		{"not UTF-8", "a\xffb", `,"msg":"a` + "\ufffd" + `b"}`},
 		{"object", `{"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`, `,"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`},
-		{"agentinit's own", `{"level":"info","Event":"Sealed","agentbox.stage":"seal","AGENTBOX.x":1,"agentboxer":2}`, `,"app_level":"info","app_event":"Sealed","app_agentbox.stage":"seal","app_AGENTBOX.x":1,"agentboxer":2}`},
+		{"agentinit's own", `{"level":"info","Event":"Sealed","agentbox.stage":"seal","AGENTBOX.x":1,"agentboxer":2}`, `,"app_level":"info","app_Event":"Sealed","app_agentbox.stage":"seal","app_AGENTBOX.x":1,"agentboxer":2}`},
 		{"empty object", ` { } `, `}`},
 		{"spoofed", `{"program":"db","pid":1,"stream":"x","time":0,"k":1}`, `,"app_program":"db","app_pid":1,"app_stream":"x","app_time":0,"k":1}`},
-		{"spoofed by escapes", `{"pro\u0067ram":"db"}`, `,"app_program":"db"}`},
-		{"spoofed by case", `{"Program":"db","\u017ftream":1}`, `,"app_program":"db","app_stream":1}`},
+		{"spoofed by escapes", `{"pro\u0067ram":"db"}`, `,"app_pro\u0067ram":"db"}`},
+		{"spoofed by case", `{"Program":"db","\u017ftream":1}`, `,"app_Program":"db","app_\u017ftream":1}`},
+		{"renamed already", `{"time":1,"app_time":2,"App_app_time":3,"Time":4,"app_timer":5,"app_":6,"app_agentbox.x":7}`, `,"app_time":1,"app_app_time":2,"app_App_app_time":3,"app_Time":4,"app_timer":5,"app_":6,"app_app_agentbox.x":7}`},
 		{"key as value", `{"a":"program","b":"x,\"program\":1"}`, `,"a":"program","b":"x,\"program\":1"}`},
 		{"two objects", `{"a":1}{"program":"db"}`, `,"msg":"{\"a\":1}{\"program\":\"db\"}"}`},
 		{"broken object", `{"a":1,}`, `,"msg":"{\"a\":1,}"}`},
@@ -62,7 +63,7 @@ func TestAppendJSONOfAPiece(t *testing.T) {
 // For any output of a program, the result is one line of valid JSON, and the keys of agentinit have
 // agentinit's values.
 func FuzzAppendJSON(f *testing.F) {
-	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`} {
+	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`, `{"time":1,"app_time":2,"\u0061pp_time":3}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -79,6 +80,10 @@ func FuzzAppendJSON(f *testing.F) {
 			if strings.EqualFold(key, "level") || strings.EqualFold(key, "event") || hasOwnPrefix(key) {
 				t.Fatalf("passes for an event of agentinit: %q", out)
 			}
+		}
+		var own map[string]json.RawMessage
+		if _, ok := objectMembers(text); ok && json.Unmarshal(text, &own) == nil && len(members) != len(own)+4 {
+			t.Fatalf("%d keys for %d of the program: %q", len(members), len(own), out)
 		}
 		var envelope struct {
 			Program, Stream string
