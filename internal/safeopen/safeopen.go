@@ -148,7 +148,7 @@ func (d *Directory) open(name string, flag int, mode fs.FileMode) (int, *unix.St
 		return -1, nil, &UnsafeError{Path: path.Join(d.path, name), Reason: "is a symbolic link"}
 	}
 	if err != nil {
-		return -1, nil, d.fail("open", name, err)
+		return -1, nil, d.fail("open", name, whyFull(d.fd, err))
 	}
 	st := new(unix.Stat_t)
 	if err = unix.Fstat(fd, st); err != nil {
@@ -185,9 +185,19 @@ func (d *Directory) Mkdir(name string, mode fs.FileMode) error {
 		return d.fail("mkdir", name, err)
 	}
 	if err := unix.Mkdirat(d.fd, name, uint32(mode.Perm())); err != nil {
-		return d.fail("mkdir", name, err)
+		return d.fail("mkdir", name, whyFull(d.fd, err))
 	}
 	return nil
+}
+
+// whyFull adds to ENOSPC that inodes have run out, not space: df(1) shows free space then. File systems
+// without a fixed number of inodes have 0 Files (statfs(2)). fd may be an O_PATH descriptor.
+func whyFull(fd int, err error) error {
+	var st unix.Statfs_t
+	if err != unix.ENOSPC || unix.Fstatfs(fd, &st) != nil || st.Files == 0 || st.Ffree > 0 || st.Bavail == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: there is free space, but no free inode; remove files (df -i shows inodes)", err)
 }
 
 // WriteFile replaces a file of the directory: a reader sees the complete old or the complete new

@@ -303,3 +303,40 @@ func TestSyncDirectory(t *testing.T) {
 		}
 	}
 }
+
+// TestNoFreeInode: if only inodes have run out, the error says so. If the space has, it does not.
+func TestNoFreeInode(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to mount a tmpfs")
+	}
+	for options, want := range map[string]bool{"nr_inodes=1": true, "size=4k,nr_inodes=2": false} { // the root directory is an inode
+		t.Run(options, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+				t.Skip("needs root: cannot mount a tmpfs: ", err)
+			}
+			defer func() {
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			}()
+			if !want {
+				if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, err := OpenDirectory(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			_, fileErr := d.OpenFile("log", os.O_WRONLY|os.O_CREATE, 0o600)
+			_, pathErr := MakeDirectory(filepath.Join(dir, "sub"), 0o700)
+			for name, err := range map[string]error{"file": fileErr, "directory": d.Mkdir("sub", 0o700), "directory of a path": pathErr} {
+				if !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "no free inode") != want {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+}

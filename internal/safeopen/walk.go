@@ -85,7 +85,7 @@ func (w *walk) step(fd int, name, at string) (int, error) {
 	next, err := unix.Openat(fd, name, flags, 0)
 	if err == unix.ENOENT && w.create {
 		if err := unix.Mkdirat(fd, name, uint32(w.mode.Perm())); err != nil && err != unix.EEXIST {
-			return -1, &fs.PathError{Op: "mkdir", Path: at, Err: err}
+			return -1, &fs.PathError{Op: "mkdir", Path: at, Err: whyFull(fd, err)}
 		}
 		next, err = unix.Openat(fd, name, flags, 0)
 	}
