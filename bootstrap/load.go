@@ -193,10 +193,10 @@ func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) pla
 	}
 }
 
-// lacksThing reports whether a directory is missing that no phase of the boot makes. Accounts are
+// lacksThing reports whether a file is missing, or a directory that no phase of the boot makes. Accounts are
 // checked later, when user names become numbers.
 func (b *Boot) lacksThing(what plan.Thing, name string) bool {
-	if what != plan.Directory || NewPolicy(b.cfg.Roots).Check(name) == nil {
+	if what != plan.File && (what != plan.Directory || NewPolicy(b.cfg.Roots).Check(name) == nil) {
 		return false
 	}
 	_, err := os.Stat(name)

@@ -210,6 +210,8 @@ func lacks(what plan.Thing, name string) bool {
 	case plan.Directory:
 		info, err := os.Stat(name)
 		return err != nil || !info.IsDir()
+	case plan.File:
+		_, err = os.Stat(name)
 	case plan.User:
 		login, group, both := strings.Cut(name, ":")
 		if both && lacks(plan.Group, group) {

@@ -4,16 +4,18 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // collectors reports names in the programs of a log collector that no program has: the collector would
-// get nothing, and nobody would see why.
+// get nothing, and nobody would see why. It also reports a missing ca_file.
 func (r *resolver) collectors() {
 	forwards := r.m.Supervisor.Log.Forward
 	for _, collector := range slices.Sorted(maps.Keys(forwards)) {
+		r.caFile(collector)
 		for _, glob := range forwards[collector].Programs {
 			if _, err := path.Match(glob, ""); err != nil || r.hasProgram(glob) {
 				continue
@@ -24,6 +26,21 @@ func (r *resolver) collectors() {
 			}, "supervisor", "log", "forward", collector, "programs")
 		}
 	}
+}
+
+// caFile reports a ca_file that this machine lacks. Syslog reads it for tls:// alone.
+func (r *resolver) caFile(collector string) {
+	f := r.m.Supervisor.Log.Forward[collector]
+	if f.CAFile == "" || f.Type == "syslog" && !strings.HasPrefix(f.URL, "tls://") || r.facts.Lacks == nil || !r.facts.Lacks(File, f.CAFile) {
+		return
+	}
+	hint := "nothing to do if the box has it"
+	if r.facts.InBox {
+		hint = "mount or create the file, or leave ca_file out; without the file the box does not start"
+	}
+	r.report("W144", schema.Finding{
+		Value: f.CAFile, Message: "the ca_file " + schema.Quote(f.CAFile) + " of the collector " + collector + " does not exist", Hint: hint,
+	}, "supervisor", "log", "forward", collector, "ca_file")
 }
 
 // hasProgram reports whether a name or glob means a program. Programs that are off or have a mistake count,

@@ -30,7 +30,7 @@ type Facts struct {
 	// ReadFileFor is like ReadFile, for a reader that also checks the owner of the file. user is
 	// the program's user, or "" for agentinit's own. If ReadFileFor is set, ReadFile is not called.
 	ReadFileFor func(path, user string) ([]byte, error)
-	// Lacks reports whether this machine lacks a user, a group or a directory. If it is nil, this
+	// Lacks reports whether this machine lacks a user, a group, a directory or a file. If it is nil, this
 	// is not checked.
 	Lacks func(what Thing, name string) bool
 	// Account returns the home directory and the login name of a `user`, given by name or number.
@@ -51,6 +51,7 @@ const (
 	User      Thing = "user"
 	Group     Thing = "group"
 	Directory Thing = "directory"
+	File      Thing = "file"
 )
 
 // Plan is the resolved box. It is immutable.

@@ -327,6 +327,9 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"W126", "[programs.web]\ncommand=['a']\n[supervisor.log.forward.l]\ntype='loki'\nurl='http://l'\nprograms=['web', 'wev', 'z*']",
 			"[programs.web]\ncommand=['a']\ninstances=2\n[programs.off]\ncommand=['a']\nenabled=false\n[supervisor.log.forward.l]\ntype='loki'\nurl='http://l'\nprograms=['web', 'web:1', 'w*', 'off', 'main', 'xvnc']",
 			[]string{`the collector l names "wev"`, "did you mean web?", `"z*"`}},
+		{"W144", "[supervisor.log.forward.l]\ntype='loki'\nurl='https://l'\nca_file='/none'\n[supervisor.log.forward.m]\ntype='syslog'\nurl='tls://m'\nca_file='/none'",
+			"[supervisor.log.forward.l]\ntype='loki'\nurl='https://l'\nca_file='/some'\n[supervisor.log.forward.m]\ntype='syslog'\nurl='tcp://m'\nca_file='/none'",
+			[]string{`the ca_file "/none" of the collector l does not exist`, "collector m", "agentbox.toml:4:"}},
 		{"W125", "[programs.a]\ncommand='a -n %(numprocs)d'", "[programs.a]\ncommand='a -n 3'", []string{"the number of instances"}},
 	} {
 		t.Run(c.code, func(t *testing.T) {
