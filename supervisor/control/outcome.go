@@ -53,6 +53,9 @@ func restarted(before, now supervisor.Status) (bool, *api.Error) {
 		return false, nil // all programs stop first, or it waits for its needs
 	case now.Run <= before.Run && now.Blocked:
 		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
+	case now.Run <= before.Run && now.State == program.Running && !now.Halting:
+		// Of several programs, it was to stop later; another request has cancelled that stop.
+		return true, about(api.CodeConflict, now, "%s: overtaken by a stop and a start: its run goes on", now.Name)
 	case now.Run <= before.Run:
 		return halted(now)
 	}

@@ -20,7 +20,7 @@ func at(state program.State, run uint64, facts string) supervisor.Status {
 	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
 	p.Ready = strings.Contains(facts, "ready")
 	p.Completed = strings.Contains(facts, "completed")
-	p.Queued, p.Blocked = facts == "queued", facts == "blocked"
+	p.Queued, p.Blocked, p.Halting = facts == "queued", facts == "blocked", facts == "halting"
 	if facts == "schedule" {
 		p.Schedule = &program.ScheduleStatus{}
 	}
@@ -44,8 +44,10 @@ func TestGoals(t *testing.T) {
 		{program.Stopped, "queued", "- x", "- x", "- x", "ok ok"},
 		{program.Stopped, "blocked", "over x", "over x", "over x", "ok ok"},
 		{program.Starting, "", "- -", "- -", "- -", "over over"},
-		{program.Running, "", "ok ok", "- ok", "- -", "over over"},
-		{program.Running, "ready", "ok ok", "- ok", "- ok", "over over"},
+		{program.Running, "", "ok ok", "over ok", "over -", "over over"},
+		{program.Running, "ready", "ok ok", "over ok", "over ok", "over over"},
+		{program.Running, "queued", "ok ok", "- ok", "- -", "over over"},
+		{program.Running, "halting", "ok ok", "- ok", "- -", "- -"},
 		{program.Backoff, "", "- x", "- x", "- x", "over over"},
 		{program.Stopping, "", "- -", "- -", "- -", "- -"},
 		{program.Exited, "", "over x", "over x", "over x", "ok ok"},
