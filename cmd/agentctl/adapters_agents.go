@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 func newEvent(c *cli) *cobra.Command {
@@ -281,9 +282,10 @@ func (c *cli) feed(ctx context.Context, id string) error {
 		in := map[string]any{"data": base64.StdEncoding.EncodeToString(buf[:n]), "encoding": "base64", "eof": end}
 		if n > 0 || end {
 			_, err := c.ask(ctx, http.MethodPost, agentPath(id, "/input"), nil, in)
-			// The box refuses the end of input if the agent has ended after its last line. No byte is lost.
-			refused, ok := errors.AsType[*exitError](err)
-			if late := n == 0 && ok && refused.code == exitFailure; err != nil && !late {
+			// A conflict says that the agent has no open standard input, for example because it has ended
+			// after its last line. No byte is lost. After another refusal, the agent may wait for the end.
+			refused, ok := errors.AsType[*api.Error](err)
+			if closed := n == 0 && ok && refused.Status == http.StatusConflict; err != nil && !closed {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -39,18 +40,30 @@ func TestExitStatusIsTheSameWithJSON(t *testing.T) {
 }
 
 // The end of input may come after the end of the agent: no byte is lost then. A line that comes too
-// late is lost, which is an error.
-func TestInputOfAnAgentThatHasEnded(t *testing.T) {
-	box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(http.StatusConflict)
-		fmt.Fprint(w, `{"status":409,"code":"CONFLICT","detail":"the agent has ended"}`)
-	}))
-	defer box.Close()
-	for input, lost := range map[string]bool{"": false, "line\n": true} {
-		c := &cli{url: box.URL, stdin: strings.NewReader(input), lookupEnv: func(string) (string, bool) { return "", false }}
-		if err := c.feed(t.Context(), "a"); (err != nil) != lost {
-			t.Errorf("input %q: %v", input, err)
+// late is lost, which is an error. So is an end of input that is refused for another reason: the agent
+// may wait for it.
+func TestRefusedInputOfAnAgent(t *testing.T) {
+	for _, c := range []struct {
+		input, answer string
+		fails         bool
+	}{
+		{"", `{"status":409,"code":"CONFLICT","detail":"the agent has ended"}`, false},
+		{"line\n", `{"status":409,"code":"CONFLICT","detail":"the agent has ended"}`, true},
+		{"", `{"status":503,"code":"UNAVAILABLE","detail":"no host is attached"}`, true},
+	} {
+		var problem struct{ Status int }
+		if err := json.Unmarshal([]byte(c.answer), &problem); err != nil {
+			t.Fatal(err)
 		}
+		box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(problem.Status)
+			fmt.Fprint(w, c.answer)
+		}))
+		cli := &cli{url: box.URL, stdin: strings.NewReader(c.input), lookupEnv: func(string) (string, bool) { return "", false }}
+		if err := cli.feed(t.Context(), "a"); (err != nil) != c.fails {
+			t.Errorf("input %q, answer %s: %v", c.input, c.answer, err)
+		}
+		box.Close()
 	}
 }

@@ -45,7 +45,7 @@ func failed(err error) error {
 	case errors.As(err, &unreachable):
 		return &exitError{exitUnreachable, err}
 	case errors.As(err, &refused):
-		return &exitError{exitOf(refused.Code), errors.New(describe(refused))}
+		return &exitError{exitOf(refused.Code), &refusal{refused}}
 	}
 	return &exitError{exitFailure, err}
 }
@@ -59,6 +59,12 @@ func exitOf(code api.Code) int {
 	}
 	return exitFailure
 }
+
+// refusal is an error of the box as describe writes it.
+type refusal struct{ of *api.Error }
+
+func (r *refusal) Error() string { return describe(r.of) }
+func (r *refusal) Unwrap() error { return r.of }
 
 func describe(e *api.Error) string {
 	text := printable(e.Error())
