@@ -21,12 +21,13 @@ type verb struct {
 	use, short, long string
 	done, already    string // "started", "already running"
 	named            bool   // it has no --all
+	resumes          bool   // it acts on a schedule, not on its runs
 	ask              func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
 }
 
 func newStart(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
-		use: "start NAME...|--all", short: "Start programs, resume schedules", done: "started", already: "already running",
+		use: "start NAME...|--all", short: "Start programs, resume schedules", done: "started", already: "already running", resumes: true,
 		long: `Start programs and wait until each is RUNNING, has completed, or has failed
 once. A run that ends before it is RUNNING has failed, also if agentinit starts
 the program again after a while (BACKOFF); "agentctl wait" waits for that, too.
@@ -156,18 +157,22 @@ func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) erro
 func (c *cli) printResults(v verb, noWait bool, result api.ActionResult) {
 	for _, p := range result.Results {
 		name := printable(p.Name)
-		waits := p.Display() == program.ShownPaused || p.Display() == program.ShownScheduled // a schedule between its runs
+		state := p.Display()
+		if v.resumes && p.Scheduled { // it may show how its latest run ended
+			state = program.ShownScheduled
+		}
+		waits := state == program.ShownPaused || state == program.ShownScheduled // a schedule between its runs
 		switch {
 		case p.Error != nil:
 			line(c.stderr, "%s: %s", name, strings.TrimPrefix(describe(p.Error), name+": "))
 		case !p.Changed && waits:
-			line(c.stdout, "%s: already %s", name, strings.ToLower(p.Display()))
+			line(c.stdout, "%s: already %s", name, strings.ToLower(state))
 		case !p.Changed:
 			line(c.stdout, "%s: %s", name, v.already)
 		case noWait:
-			line(c.stdout, "%s: asked, now %s", name, p.Display())
+			line(c.stdout, "%s: asked, now %s", name, state)
 		case waits:
-			line(c.stdout, "%s: %s, now %s", name, v.done, p.Display())
+			line(c.stdout, "%s: %s, now %s", name, v.done, state)
 		case p.PID != 0 && v.done != "signalled":
 			line(c.stdout, "%s: %s, pid %d", name, v.done, p.PID)
 		default:

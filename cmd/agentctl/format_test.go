@@ -191,9 +191,11 @@ func TestResultsOfActions(t *testing.T) {
 		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownScheduled, Changed: true}, "nightly: started, now SCHEDULED\n"},
 		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownScheduled}, "nightly: already scheduled\n"},
 		{api.ProgramResult{Name: "nightly", State: "STOPPED", Shown: program.ShownPaused}, "nightly: already paused\n"},
+		{api.ProgramResult{Name: "nightly", State: "EXITED", Scheduled: true}, "nightly: already scheduled\n"},
+		{api.ProgramResult{Name: "nightly", State: "EXITED", Shown: program.ShownCompleted, Scheduled: true, Changed: true}, "nightly: started, now SCHEDULED\n"},
 	} {
 		var out strings.Builder
-		(&cli{stdout: &out}).printResults(verb{done: "started", already: "already running"}, false, api.ActionResult{Results: []api.ProgramResult{c.result}})
+		(&cli{stdout: &out}).printResults(verb{done: "started", already: "already running", resumes: true}, false, api.ActionResult{Results: []api.ProgramResult{c.result}})
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.result, out.String(), c.want)
 		}

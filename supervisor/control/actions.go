@@ -253,7 +253,7 @@ func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Err
 		failure := failures[before.Name]
 		out.Results = append(out.Results, api.ProgramResult{
 			Name: before.Name, State: p.State.String(), Shown: shown(p), PID: p.PID,
-			Changed: failure == nil && changed(before.Name), Error: failure,
+			Changed: failure == nil && changed(before.Name), Scheduled: p.Scheduled() && resting(p), Error: failure,
 		})
 	}
 	return out

@@ -69,3 +69,19 @@ func TestText(t *testing.T) {
 	equal(t, header.Get("Content-Type"), "application/json")
 	equal(t, header.Get(api.HeaderAllRunning), "")
 }
+
+// TestScheduledInResults: a result tells that a schedule waits for its next run, also after a failed run.
+func TestScheduledInResults(t *testing.T) {
+	b := controltest.New(controltest.Program("nightly"), controltest.Program("web"))
+	b.Set("nightly", func(p *supervisor.Status) {
+		p.State, p.PID, p.Schedule = program.Exited, 0, &program.ScheduleStatus{}
+	})
+	b.Refuse = []string{"nightly", "web"}
+	r, err := dial(t, b.Own()).Start(t.Context(), api.ActionRequest{Names: []string{"nightly", "web"}})
+	must(t, err)
+	for i, want := range []bool{true, false} {
+		if got := r.Results[i]; got.Scheduled != want || got.Changed || got.Error != nil {
+			t.Errorf("%+v", got)
+		}
+	}
+}

@@ -239,7 +239,9 @@ type ProgramResult struct {
 	Shown   string `json:"shown,omitempty"` // as in Program
 	PID     int    `json:"pid,omitempty"`
 	Changed bool   `json:"changed"`
-	Error   *Error `json:"error,omitempty"`
+	// Scheduled says that the program is a schedule between two runs, whatever became of the latest one.
+	Scheduled bool   `json:"scheduled,omitempty"`
+	Error     *Error `json:"error,omitempty"`
 }
 
 // LogQuery selects lines of output. The zero value selects every line that is still held.
