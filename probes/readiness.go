@@ -2,6 +2,7 @@ package probes
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ type Verdict struct {
 // would be ready before its boot has completed.
 func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
 	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
-	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "the boot has not completed; agentctl boot shows its phases, agentctl status what its programs wait for"})
+	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: bootGoesOn(nil)})
 	for _, q := range initial {
 		r.Set(q)
 	}
@@ -211,7 +212,14 @@ func (r *Readiness) build() Verdict {
 	reqs := make([]Requirement, len(list))
 	for i, e := range list {
 		reqs[i] = e.Requirement
-		if e.Met || e.Kind != KindProgram || r.programs == nil {
+		if e.Met || r.programs == nil {
+			continue
+		}
+		if e.ID == SentinelID {
+			_, programs := r.programs.All()
+			reqs[i].Reason = bootGoesOn(programs)
+		}
+		if e.Kind != KindProgram {
 			continue
 		}
 		if p, known := r.programs.Status(strings.TrimPrefix(e.ID, programPrefix)); known {
@@ -225,4 +233,33 @@ func (r *Readiness) build() Verdict {
 		v.Ready, v.Reason = false, ReasonShutdown
 	}
 	return v
+}
+
+// mostNamed is how many programs the reason of the sentinel names.
+const mostNamed = 3
+
+// bootGoesOn is why the sentinel is missing. It names the programs that the boot can be waiting for. The
+// required ones have a requirement of their own.
+func bootGoesOn(programs []program.Status) string {
+	var names []string
+	more := 0
+	for i := range programs {
+		p := &programs[i]
+		begun := p.State == program.Starting || p.State == program.Backoff || p.State == program.Running && !p.Ready
+		switch {
+		case p.Required || !begun || p.Schedule != nil:
+		case len(names) == mostNamed:
+			more++
+		default:
+			names = append(names, p.Name)
+		}
+	}
+	text := "the boot has not completed"
+	if len(names) > 0 {
+		text += "; not up yet: " + strings.Join(names, ", ")
+	}
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + "; agentctl boot shows its phases, agentctl status what its programs wait for"
 }

@@ -164,6 +164,43 @@ func (b *box) set(name string, state program.State, ready bool, reason string) {
 		Change: &event.Change{From: from.String(), To: state.String(), Ready: ready, Reason: reason}})
 }
 
+// TestSentinelNamesPrograms: in a box without required programs, the report still tells what the boot can
+// be waiting for.
+func TestSentinelNamesPrograms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := event.NewBus(64)
+		b := newBox(bus,
+			program.Status{Name: "required", State: program.Starting, Required: true}, program.Status{Name: "late", State: program.Stopped, Queued: true},
+			program.Status{Name: "a", State: program.Starting}, program.Status{Name: "up", State: program.Running, Ready: true},
+			program.Status{Name: "b", State: program.Backoff}, program.Status{Name: "nightly", State: program.Starting, Schedule: &program.ScheduleStatus{}})
+		r := NewReadiness(bus)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { r.Follow(ctx, b); close(done) }()
+		synctest.Wait()
+		reason := func() string { return r.Verdict().Missing[0].Reason }
+		if got := reason(); !strings.HasPrefix(got, "the boot has not completed; not up yet: a, b; agentctl boot ") {
+			t.Error(got)
+		}
+		b.mu.Lock()
+		for _, name := range []string{"c", "d", "e"} {
+			b.add(program.Status{Name: name, State: program.Running})
+		}
+		b.mu.Unlock()
+		if got := reason(); !strings.HasPrefix(got, "the boot has not completed; not up yet: a, b, c and 2 more; agentctl boot ") {
+			t.Error(got)
+		}
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			b.set(name, program.Running, true, "")
+		}
+		if got := reason(); !strings.HasPrefix(got, "the boot has not completed; agentctl boot ") {
+			t.Error(got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestProgramsAreFollowedByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := event.NewBus(64)
