@@ -225,8 +225,8 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 
 // Bounds of a tree, which programs can write. Its names are in memory, twice with the list of an archive.
 const (
-	maxTreeFiles = 100_000
-	maxTreeNames = 16 << 20 // bytes of all paths
+	maxTreeFiles = 300_000
+	maxTreeNames = 32 << 20 // bytes of all paths
 	maxTreeDepth = 256
 	namesAtOnce  = 1000
 )
