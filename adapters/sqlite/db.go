@@ -105,7 +105,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return db, nil
 }
 
-// named is Error with the path of the file, which errors of SQLite do not name.
+// named is typed with the path of the file, which errors of SQLite do not name.
 func named(path string, err error) error {
 	if _, ok := resultCode(err); !ok {
 		return typed(err)

@@ -153,23 +153,21 @@ func (m *Manager) loadAll(left int) error {
 	// The newest come first. An agent of agentinit's own user can make records, too.
 	for _, name := range slices.Backward(names) {
 		raw, err := safeopen.ReadFile(filepath.Join(m.cfg.Dir, name, recordFile), maxRecord)
-		if errors.Is(err, os.ErrNotExist) {
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			continue // not a task of this box, or one that was never started
-		}
-		if len(raw) > left {
-			m.tell(name, errors.New("the records of the newer tasks are too large: this one and those of older tasks are not read; remove some of them"))
-			break
-		}
-		if err == nil {
-			err = m.load(name, raw)
-		} else {
+		case err != nil:
 			err = fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(name, 64), err)
+		case len(raw) > left:
+			m.tell(name, errors.New("the records of the newer tasks are too large: this one and those of older tasks are not read; remove some of them"))
+			return nil
+		default:
+			if err = m.load(name, raw); m.tasks[name] != nil {
+				left -= len(raw)
+			}
 		}
 		if err != nil {
 			m.tell(name, err)
-		}
-		if one := m.tasks[name]; one != nil {
-			left -= len(raw)
 		}
 	}
 	return nil

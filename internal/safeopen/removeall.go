@@ -55,7 +55,7 @@ func removeAll(dir int, name string) error {
 	if full, err := unlink(dir, name); !full {
 		return err
 	}
-	top, err := openToRead(dir, name)
+	top, err := openToRead(dir, name, name)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (r *removal) flatten(name string) error {
 	if !full {
 		return err
 	}
-	dir, err := openToRead(int(r.top.Fd()), name)
+	dir, err := openToRead(int(r.top.Fd()), name, name)
 	if err != nil {
 		return err
 	}
@@ -142,10 +142,11 @@ func unlink(dir int, name string) (full bool, err error) {
 	}
 }
 
-func openToRead(dir int, name string) (*os.File, error) {
+// openToRead opens a directory in a directory. Errors of the file name path.
+func openToRead(dir int, name, path string) (*os.File, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	return os.NewFile(uintptr(fd), path), nil
 }

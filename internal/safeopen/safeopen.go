@@ -274,11 +274,11 @@ func (d *Directory) Sync() error {
 
 // readable opens the directory once more: O_PATH descriptors cannot be read or synced (open(2)).
 func (d *Directory) readable() (*os.File, error) {
-	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := openToRead(d.fd, ".", d.path)
 	if err != nil {
 		return nil, d.fail("open", "", err)
 	}
-	return os.NewFile(uintptr(fd), d.path), nil
+	return f, nil
 }
 
 // Names returns the wanted names in the directory, sorted; more than most of them are an error. It

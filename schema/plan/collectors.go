@@ -10,8 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// collectors reports names in the programs of a log collector that no program has: the collector would
-// get nothing, and nobody would see why. It also reports a missing ca_file.
+// collectors reports a name in the programs of a log collector that no program has: the collector would
+// get no output. It also reports a ca_file that does not exist.
 func (r *resolver) collectors() {
 	forwards := r.m.Supervisor.Log.Forward
 	for _, collector := range slices.Sorted(maps.Keys(forwards)) {

@@ -34,7 +34,7 @@ func relayRules() []Rule {
 			Doc:    `sovereign_mesh.relay.ingress_policy is written as "allowlist", but allowed_pubkeys is empty: only the key of the box may write.`,
 			Remedy: "List the keys that may write."},
 		{Code: "W116", Severity: schema.Warning, Check: withRelay(keysOfNobody),
-			Doc:    "sovereign_mesh.relay.allowed_pubkeys has a value that is not 64 hexadecimal digits in lower case. Such a value, also an npub, lets nobody write.",
+			Doc:    "Each entry of sovereign_mesh.relay.allowed_pubkeys must be 64 hexadecimal digits in lower case. The relay ignores any other entry, for example an npub.",
 			Remedy: "Write the key as 64 hexadecimal digits."},
 	}
 }
@@ -108,7 +108,7 @@ func keysOfNobody(d *schema.Document) (out []schema.Finding) {
 	for i, key := range d.Manifest().SovereignMesh.Relay.AllowedPubkeys {
 		if !hexKey().MatchString(key) {
 			keys := []string{"sovereign_mesh", "relay", "allowed_pubkeys", "[" + strconv.Itoa(i) + "]"}
-			out = append(out, atKeys(d, keys, schema.Path(keys...)+" is not 64 hexadecimal digits in lower case, so it lets nobody write", "write the key in this form"))
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" is not 64 hexadecimal digits in lower case, so the relay ignores it", "write the key in this form"))
 		}
 	}
 	return out

@@ -18,7 +18,8 @@ import (
 // A line that is a JSON object keeps its members and gets the first four added. If a member has a
 // name that agentinit uses, in any spelling that a JSON reader might accept for it, it is renamed
 // to "app_" + name. So the output of a program cannot look like another program's line or like an
-// event of agentinit. "app_" + such a name is renamed in the same way, so that two names stay two. A piece of a line over MaxLine is text with "truncated":true.
+// event of agentinit. "app_" + such a name is renamed in the same way, so that two names stay two.
+// A piece of a line over MaxLine is text with "truncated":true.
 func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut bool) []byte {
 	out := append(b.out, `{"time":"`...)
 	out = append(out, b.timestamp("2006-01-02T15:04:05.000000Z07:00", true)...)

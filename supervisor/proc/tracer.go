@@ -185,7 +185,10 @@ func (o *Owner) descends(pid int) bool {
 	for range ancestorTries {
 		passed, complete := ancestry(pid, o.selfPID)
 		if complete && haveSameParents(passed) {
-			return len(passed) == 0 || passed[len(passed)-1].ppid == o.selfPID
+			for _, p := range passed {
+				pid = p.ppid
+			}
+			return pid == o.selfPID
 		}
 	}
 	return false
