@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -265,8 +264,8 @@ func TestCgroupHandsOn(t *testing.T) {
 	if err := writeCgroup(mount, "cgroup.subtree_control", "+hugetlb"); err != nil {
 		t.Skip(err)
 	}
-	box := filepath.Join(mount, fmt.Sprintf("test-%d", os.Getppid()))
-	if err := os.Mkdir(box, 0o755); err != nil {
+	box, err := os.MkdirTemp(mount, "agentinit-test-")
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []string{"with another process in it", "alone"} {
