@@ -130,6 +130,7 @@ func TestPID1ReapsOrphans(t *testing.T) {
 	if n := zombies(t); n != 0 {
 		t.Errorf("%d zombies", n)
 	}
+	waitUntil(t, "SIGCHLD wakes the reaper again", func() bool { return catches(t, syscall.SIGCHLD) })
 	if s := o.Stats(); s.Exited != makers+programs*rounds || s.Live != 0 {
 		t.Errorf("stats %+v", s)
 	}

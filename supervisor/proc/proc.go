@@ -150,6 +150,8 @@ type Owner struct {
 	lookTook     time.Duration // and how long it took
 	departed     departures
 	far          rate.Bucket // for steps beyond freeAncestors
+	calm         rate.Bucket // for orphans that end one by one
+	storm        bool        // and there were more of them
 	stats        Stats
 }
 
@@ -212,6 +214,7 @@ func New(opts Options) (*Owner, error) {
 		stop:           make(chan struct{}),
 		byID:           map[uint64]*process{},
 		far:            farAncestors(time.Now()),
+		calm:           rate.Full(fewOrphans, time.Now()),
 		byPID:          map[int]*process{},
 		bySID:          map[int]*process{},
 		byPipe:         map[uint64]*process{},

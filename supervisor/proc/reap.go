@@ -4,6 +4,8 @@ import (
 	"maps"
 	"syscall"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // parkedExit is an exit that was reaped before its process was known.
@@ -22,37 +24,60 @@ const reapBatch = 64
 
 func (o *Owner) reapLoop() {
 	for {
-		o.drain()
+		storm := o.drain()
 		o.score.active()
-		select {
-		case <-o.sigchld:
-		case <-o.stop:
+		if !storm {
+			select {
+			case <-o.sigchld:
+			case <-o.stop:
+				return
+			}
+		}
+		if !o.gather(storm) {
 			return
 		}
-		o.gather()
 	}
 }
 
 // Before it reaps again, the reaper waits until four times the duration of the latest listing of
 // children has passed since it, at most gatherMost. So a thousand processes that end together do
 // not cause a thousand listings. A pause below gatherLeast is not worth a timer.
+//
+// While orphans end more often than fewOrphans allows, the reaper looks for them every stormPause,
+// and SIGCHLD does not wake it: that would cost more processor time than all else it does for them.
 const (
 	gatherLeast = 100 * time.Microsecond
 	gatherMost  = 2 * time.Millisecond
+	stormPause  = 500 * time.Microsecond
 )
 
-func (o *Owner) gather() {
+var fewOrphans = rate.Limit{PerSecond: 2000, Burst: 32}
+
+// gather waits before the next round of reaping, and returns false if the Owner closes.
+func (o *Owner) gather(storm bool) bool {
 	o.mu.Lock()
 	pause := min(4*o.lookTook, gatherMost) - time.Since(o.lookedAt)
 	o.mu.Unlock()
-	if pause >= gatherLeast {
-		time.Sleep(pause)
+	if storm {
+		pause = max(pause, stormPause)
+	}
+	if pause < gatherLeast {
+		return true
+	}
+	childSignal.mute()
+	defer childSignal.unmute()
+	select {
+	case <-time.After(pause):
+		return true
+	case <-o.stop:
+		return false
 	}
 }
 
 // drain reaps until no ended child is left. One SIGCHLD may stand for any number of exits. For a
-// child that died before agentinit became its parent, there is no SIGCHLD.
-func (o *Owner) drain() {
+// child that died before agentinit became its parent, there is no SIGCHLD. storm says that more
+// orphans have ended than fewOrphans allows.
+func (o *Owner) drain() (storm bool) {
 	for more := true; more; {
 		o.mu.Lock()
 		o.reaping = true
@@ -67,8 +92,10 @@ func (o *Owner) drain() {
 		}
 		o.reapedNow = o.reapedNow[:0]
 		o.settle()
+		storm, o.storm = storm || o.storm, false
 		o.mu.Unlock()
 	}
+	return storm
 }
 
 // notice is delivered at the end of a batch. Otherwise a sleeping reader would be woken for each of
@@ -121,6 +148,9 @@ func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
 		o.park(pid, parkedExit{status, rusage(ru), time.Now()})
 	}
 	o.stats.Orphans++
+	if _, few := o.calm.Take(time.Now()); !few {
+		o.storm = true
+	}
 	a := o.adopted[pid]
 	if a == nil {
 		o.departed.add(pid, 0)
