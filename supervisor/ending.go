@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -175,22 +176,11 @@ func (n *ending) rank(e *entry) int {
 
 // fit returns the factor by which the declared waits must shrink to fit the budget.
 func (n *ending) fit(budget time.Duration) float64 {
-	var live []program.Spec
+	var live []*program.Spec
 	for _, e := range n.l.order {
-		if !e.counted {
-			continue
+		if e.counted {
+			live = append(live, n.stopOf(e))
 		}
-		spec := *e.spec()
-		spec.Name, spec.Needs = e.name, nil
-		if e.removing {
-			spec.Priority = math.MaxInt // see rank
-		}
-		for _, need := range e.needs() {
-			if d := n.l.entries[need.Program]; d != nil && d.counted {
-				spec.Needs = append(spec.Needs, need)
-			}
-		}
-		live = append(live, spec)
 	}
 	scale, err := program.StopScale(live, budget)
 	if err != nil {
@@ -198,6 +188,27 @@ func (n *ending) fit(budget time.Duration) float64 {
 		panic(err)
 	}
 	return scale
+}
+
+// stopOf is the specification of e in the stop. The one in force is copied only if that differs: no
+// program gets its signal before this was done for all.
+func (n *ending) stopOf(e *entry) *program.Spec {
+	var needs []program.Need
+	for _, need := range e.needs() {
+		if d := n.l.entries[need.Program]; d != nil && d.counted {
+			needs = append(needs, need)
+		}
+	}
+	spec := e.spec()
+	if e.name == spec.Name && !e.removing && slices.Equal(needs, spec.Needs) {
+		return spec
+	}
+	own := *spec
+	own.Name, own.Needs = e.name, needs
+	if e.removing {
+		own.Priority = math.MaxInt // see rank
+	}
+	return &own
 }
 
 // stopWave asks the present wave to stop, and the next wave when that one is gone.

@@ -52,14 +52,14 @@ func (e *DuplicateError) Error() string {
 
 // graph is a set of programs with its edges, by position.
 type graph struct {
-	specs []Spec
+	specs []*Spec
 	at    map[string]int
 	needs [][]int
 	wave  []int // priority in force
 	topo  []int // needed programs first
 }
 
-func newGraph(specs []Spec) (*graph, error) {
+func newGraph(specs []*Spec) (*graph, error) {
 	g := &graph{specs: specs, at: make(map[string]int, len(specs)), needs: make([][]int, len(specs)), wave: make([]int, len(specs))}
 	for i := range specs {
 		if _, twice := g.at[specs[i].Name]; twice {
@@ -191,7 +191,7 @@ func (g *graph) names(set []int) []string {
 //
 // The error is a *CycleError, *UnknownNeedError or *DuplicateError.
 func Waves(specs []Spec) ([][]string, error) {
-	g, err := newGraph(specs)
+	g, err := newGraph(pointers(specs))
 	if err != nil {
 		return nil, err
 	}
@@ -201,4 +201,12 @@ func Waves(specs []Spec) ([][]string, error) {
 		names[n] = g.names(wave)
 	}
 	return names, nil
+}
+
+func pointers(specs []Spec) []*Spec {
+	all := make([]*Spec, len(specs))
+	for i := range specs {
+		all[i] = &specs[i]
+	}
+	return all
 }

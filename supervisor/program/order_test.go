@@ -148,7 +148,7 @@ func TestOrderErrors(t *testing.T) {
 	if !errors.As(err, &unknown) || unknown.Need != "nosuch" {
 		t.Errorf("%v", err)
 	}
-	_, err = StopScale(progs("a 1 - 1", "a 1 - 1"), 0)
+	_, err = StopScale(pointers(progs("a 1 - 1", "a 1 - 1")), 0)
 	if _, ok := errors.AsType[*DuplicateError](err); !ok {
 		t.Errorf("%v", err)
 	}
@@ -173,11 +173,11 @@ func TestStopScaleFits(t *testing.T) {
 	specs := progs("web 999 db 10", "db 999 - 20")
 	specs[0].StopCommand = &Hook{Timeout: 10 * time.Second}
 	for budget, want := range map[time.Duration]float64{20 * time.Second: 0.5, 40 * time.Second: 1, time.Minute: 1} {
-		if scale, err := StopScale(specs, budget); err != nil || scale != want {
+		if scale, err := StopScale(pointers(specs), budget); err != nil || scale != want {
 			t.Errorf("%v: %v, %v", budget, scale, err)
 		}
 	}
-	if scale, _ := StopScale(specs, 0); scale <= 0 {
+	if scale, _ := StopScale(pointers(specs), 0); scale <= 0 {
 		t.Errorf("scale %v", scale)
 	}
 }

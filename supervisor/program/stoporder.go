@@ -26,17 +26,17 @@ func StopTime(s *Spec) time.Duration {
 // longest one after the other, in the order of the stop, and how long that is. The errors are those
 // of Waves.
 func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
-	return criticalStop(specs, false)
+	return criticalStop(pointers(specs), false)
 }
 
 // PlannedStop is CriticalStop of a box that runs as declared. If another program needs the
 // completion of a oneshot, the oneshot is over when that program runs. So the two are never stopped
 // one after the other.
 func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
-	return criticalStop(specs, true)
+	return criticalStop(pointers(specs), true)
 }
 
-func criticalStop(specs []Spec, planned bool) ([]string, time.Duration, error) {
+func criticalStop(specs []*Spec, planned bool) ([]string, time.Duration, error) {
 	g, err := newGraph(specs)
 	if err != nil {
 		return nil, 0, err
@@ -90,7 +90,7 @@ func (g *graph) stops(planned bool) []stopOf {
 		}
 	}
 	for _, i := range slices.Backward(g.topo) {
-		own := StopTime(&g.specs[i])
+		own := StopTime(g.specs[i])
 		if beyond[i] >= own {
 			out[i] = stopOf{after: all[i], over: true}
 		} else {
@@ -119,8 +119,8 @@ func (g *graph) stops(planned bool) []stopOf {
 // StopScale is the fraction of every declared wait that is left if the stop of all of specs must
 // fit into budget: 1 if it fits as declared. It is never 0, so that the rungs keep their order. The
 // errors are those of Waves.
-func StopScale(specs []Spec, budget time.Duration) (float64, error) {
-	_, total, err := CriticalStop(specs)
+func StopScale(specs []*Spec, budget time.Duration) (float64, error) {
+	_, total, err := criticalStop(specs, false)
 	if err != nil {
 		return 0, err
 	}
