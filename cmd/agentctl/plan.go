@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,7 +78,7 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 	case c.json:
 		err = c.printJSON(r.Plan)
 	default:
-		err = printPlan(c.stdout, r.Plan)
+		c.printPlan(r.Plan)
 	}
 	if err == nil && rules.Errors(r.Findings) {
 		err = &exitError{code: exitFailure}
@@ -88,18 +87,17 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 }
 
 // printPlan writes a plan for people.
-func printPlan(w io.Writer, p *plan.Plan) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "profile %s, barrier %s, programs %d, waves %d\n\n", p.Profile, p.Barrier, len(p.Programs), len(p.Waves))
-	fmt.Fprintln(t, "WAVE\tPROGRAM\tPRIORITY\tTYPE\tREADY\tNEEDS\tORIGIN\tCOMMAND")
+func (c *cli) printPlan(p *plan.Plan) {
+	fmt.Fprintf(c.stdout, "profile %s, barrier %s, programs %d, waves %d\n\n", p.Profile, p.Barrier, len(p.Programs), len(p.Waves))
 	wave := waveOf(p.Waves)
-	for _, prog := range p.Programs {
+	rows := make([][]cell, len(p.Programs))
+	for i, prog := range p.Programs {
 		s := prog.Shown().Spec
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", wave[s.Name], name(s), s.Priority, s.Type, readiness(s.Readiness),
-			needs(s.Needs), origin(prog), printable(escape.Shell(s.Argv...)))
+		rows[i] = texts(wave[s.Name], name(s), fmt.Sprint(s.Priority), string(s.Type), readiness(s.Readiness),
+			needs(s.Needs), origin(prog), escape.Shell(s.Argv...))
 	}
-	planNotes(t, p)
-	return t.Flush()
+	c.table(titled("WAVE", "PROGRAM", "PRIORITY", "TYPE", "READY", "NEEDS", "ORIGIN", "COMMAND"), rows)
+	planNotes(c.stdout, p)
 }
 
 func waveOf(waves [][]string) map[string]string {
