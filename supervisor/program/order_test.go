@@ -69,7 +69,7 @@ func TestOrders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			critical, total, err := CriticalStop(c.specs)
+			critical, total, err := criticalStop(pointers(c.specs), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,9 +121,9 @@ func TestPlannedStop(t *testing.T) {
 			}
 		})
 	}
-	// CriticalStop plans the stop of running programs: an operator may have started the oneshot
+	// criticalStop plans the stop of running programs: an operator may have started the oneshot
 	// again.
-	if path, total, err := CriticalStop(specs(NeedCompleted, Oneshot, chain...)); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
+	if path, total, err := criticalStop(pointers(specs(NeedCompleted, Oneshot, chain...)), false); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
 		t.Errorf("of running programs: %v, %v, %v", path, total, err)
 	}
 }
@@ -143,7 +143,7 @@ func TestOrderErrors(t *testing.T) {
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[b c b] [a d a] [e f e]]" {
 		t.Errorf("%v", err)
 	}
-	_, _, err = CriticalStop(progs("a 1 nosuch 1"))
+	_, _, err = criticalStop(pointers(progs("a 1 nosuch 1")), false)
 	var unknown *UnknownNeedError
 	if !errors.As(err, &unknown) || unknown.Need != "nosuch" {
 		t.Errorf("%v", err)

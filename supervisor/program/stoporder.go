@@ -22,20 +22,15 @@ func StopTime(s *Spec) time.Duration {
 	return d
 }
 
-// CriticalStop stops all of specs and returns the chain of programs whose declared stops take
-// longest one after the other, in the order of the stop, and how long that is. The errors are those
-// of Waves.
-func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
-	return criticalStop(pointers(specs), false)
-}
-
-// PlannedStop is CriticalStop of a box that runs as declared. If another program needs the
-// completion of a oneshot, the oneshot is over when that program runs. So the two are never stopped
-// one after the other.
+// PlannedStop stops all of specs and returns the chain of programs whose declared stops take
+// longest one after the other, in the order of the stop, and how long that is, for a box that runs
+// as declared. If another program needs the completion of a oneshot, the oneshot is over when that
+// program runs. So the two are never stopped one after the other. The errors are those of Waves.
 func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
 	return criticalStop(pointers(specs), true)
 }
 
+// criticalStop is PlannedStop, or the same for programs that all run now.
 func criticalStop(specs []*Spec, planned bool) ([]string, time.Duration, error) {
 	g, err := newGraph(specs)
 	if err != nil {
