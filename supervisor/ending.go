@@ -190,8 +190,8 @@ func (n *ending) fit(budget time.Duration) float64 {
 	return scale
 }
 
-// stopOf is the specification of e in the stop. The one in force is copied only if that differs: no
-// program gets its signal before this was done for all.
+// stopOf returns the specification with which fit computes the stop of e. It copies the one in force
+// only if the two differ: the first signal waits until fit has looked at every program.
 func (n *ending) stopOf(e *entry) *program.Spec {
 	var needs []program.Need
 	for _, need := range e.needs() {

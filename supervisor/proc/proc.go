@@ -150,8 +150,8 @@ type Owner struct {
 	lookTook     time.Duration // and how long it took
 	departed     departures
 	far          rate.Bucket // for steps beyond freeAncestors
-	calm         rate.Bucket // for orphans that end one by one
-	storm        bool        // and there were more of them
+	calm         rate.Bucket // one token for each orphan that has ended, see fewOrphans
+	storm        bool        // more orphans have ended than calm allows; drain resets it
 	stats        Stats
 }
 

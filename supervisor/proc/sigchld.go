@@ -32,7 +32,8 @@ func (s *signalAction) mute() {
 	}
 }
 
-// unmute takes the handler back. Children that ended meanwhile are not told: the caller looks for them.
+// unmute puts the handler back. No signal comes for the children that ended meanwhile: the caller has to
+// look for them.
 func (s *signalAction) unmute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

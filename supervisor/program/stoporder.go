@@ -30,7 +30,8 @@ func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
 	return criticalStop(pointers(specs), true)
 }
 
-// criticalStop is PlannedStop, or the same for programs that all run now.
+// criticalStop is PlannedStop if planned is true. Otherwise every program counts as running, also a
+// oneshot whose completion another program needs.
 func criticalStop(specs []*Spec, planned bool) ([]string, time.Duration, error) {
 	g, err := newGraph(specs)
 	if err != nil {
