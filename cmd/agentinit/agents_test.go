@@ -43,7 +43,11 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	// Agents run as the test's own user: other users cannot enter the test's directories.
 	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {
-		// An agent's end is reported when no process of its tree is left, so there is nothing to wait for.
+		// An agent's end is reported when no process of its tree is left. But a start that fails returns
+		// before the process it made is reaped.
+		for deadline := time.Now().Add(10 * time.Second); owner.Stats().Live != 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
 		s := owner.Stats()
 		if s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)
