@@ -131,9 +131,8 @@ const TimeFormat = "2006-01-02T15:04:05.000Z07:00"
 // Bus is the ring. All methods may be called from any goroutine.
 type Bus struct {
 	mu     sync.Mutex
-	held   int     // most events in ring
-	ring   []Event // grows up to held: most boxes never fill it
-	last   uint64  // number of the newest event, 0 when there is none
+	ring   ring
+	last   uint64 // number of the newest event, 0 when there is none
 	counts map[string]uint64
 	wake   chan struct{} // closed and replaced by Publish while a reader waits
 	waits  bool
@@ -143,7 +142,7 @@ type Bus struct {
 // NewBus returns a ring that holds the newest capacity events.
 func NewBus(capacity int) *Bus {
 	return &Bus{
-		held:   capacity,
+		ring:   ring{most: capacity},
 		counts: make(map[string]uint64),
 		wake:   make(chan struct{}),
 	}
@@ -166,11 +165,7 @@ func (b *Bus) Publish(e Event) uint64 {
 	}
 	b.last++
 	e.Seq = b.last
-	if len(b.ring) < b.held {
-		b.ring = append(b.ring, e)
-	} else {
-		b.ring[(e.Seq-1)%uint64(b.held)] = e
-	}
+	*b.ring.next(e.Seq) = e
 	b.counts[e.Name]++
 	if b.waits {
 		close(b.wake)
@@ -238,7 +233,7 @@ func (w *Watcher) take() (Event, bool, <-chan struct{}) {
 		b.waits = true
 		return Event{}, false, b.wake
 	}
-	oldest := b.last - uint64(len(b.ring)) + 1
+	oldest := b.last - uint64(b.ring.held) + 1
 	if w.next < oldest {
 		dropped := oldest - w.next
 		fresh := w.next == 1
@@ -250,7 +245,7 @@ func (w *Watcher) take() (Event, bool, <-chan struct{}) {
 			}, true, nil
 		}
 	}
-	e := b.ring[(w.next-1)%uint64(b.held)]
+	e := *b.ring.at(w.next)
 	w.next++
 	return e, true, nil
 }

@@ -51,6 +51,23 @@ func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
+func TestRingKeepsTheNewest(t *testing.T) {
+	for _, most := range []int{1, 2, partSize - 1, partSize, partSize + 1, 3*partSize + 5} {
+		for _, published := range []int{1, most - 1, most, most + 1, 2*most + 1} {
+			b := NewBus(most)
+			for i := range published {
+				b.Publish(Event{Name: fmt.Sprint("e", i+1)})
+			}
+			oldest, w := max(1, published-most+1), b.Watch(0)
+			for want := oldest; want <= published; want++ {
+				if e, ok := w.TryNext(); !ok || e.Seq != uint64(want) || e.Name != fmt.Sprint("e", want) {
+					t.Fatalf("%d of %d: want event %d, got %+v", most, published, want, e)
+				}
+			}
+		}
+	}
+}
+
 func TestWatchFromTheBeginningIsNotLagged(t *testing.T) {
 	b := NewBus(2)
 	for range 5 {

@@ -12,8 +12,10 @@ func (b *Bus) SetMask(mask func(string) string) {
 	b.mask.Store(&mask)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := range b.ring {
-		b.ring[i] = masked(b.ring[i], mask)
+	for _, part := range b.ring.parts {
+		for i := range part {
+			part[i] = masked(part[i], mask)
+		}
 	}
 }
 
