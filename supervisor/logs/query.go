@@ -331,7 +331,9 @@ func (r *reader) sources() func() []source {
 			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; since shows them if the program has a log file"
 		}
 		held += s.take(ring)
-		rings = append(rings, s)
+		if !s.empty() {
+			rings = append(rings, s)
+		}
 	})
 	n := r.query.Lines
 	var gaps []*gapSource
@@ -370,7 +372,7 @@ func (r *reader) news() (all []source, more bool) {
 			s.lost, s.from = first-next, first
 		}
 		s.take(ring)
-		if s.lost > 0 || len(s.chunks) > 0 {
+		if !s.empty() {
 			all = append(all, s)
 		}
 	})
@@ -444,6 +446,9 @@ func (s *chunkSource) take(ring *ring) (lines int) {
 	}
 	return lines
 }
+
+// empty tells, before the source is read, whether it has no lines.
+func (s *chunkSource) empty() bool { return s.lost == 0 && len(s.chunks) == 0 }
 
 // trim keeps the newest chunks with at least n lines.
 func (s *chunkSource) trim(n int) {

@@ -124,6 +124,20 @@ func recycled() []byte {
 	return nil
 }
 
+// leastBuffer is the size of a new buffer.
+const leastBuffer = 4 << 10
+
+// withRoom returns b with room for n more bytes. It doubles the buffer. append lets a large slice grow
+// by a quarter only: until a queue were full, it would take and copy five times its size.
+func withRoom(b []byte, n int) []byte {
+	if cap(b)-len(b) >= n {
+		return b
+	}
+	larger := make([]byte, len(b), max(len(b)+n, 2*cap(b), leastBuffer))
+	copy(larger, b)
+	return larger
+}
+
 // shares says how many bytes of a batch came from each stream. The key is the stream's counter of
 // lost bytes.
 type shares map[*atomic.Uint64]int
@@ -188,6 +202,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	if q.pending == nil {
 		q.pending = recycled()
 	}
+	q.pending = withRoom(q.pending, len(batch))
 	before := len(q.pending)
 	q.markDropped()
 	if q.last != s && q.midLine {
