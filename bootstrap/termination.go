@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,9 +76,9 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 		return r.shortened(s.first, s.others, s.text, limit/10)
 	}
 	last := len(shortenings) - 1
-	enough := sort.Search(last, func(i int) bool { return len(step(i).bytes()) <= limit })
+	enough := sort.Search(last, func(i int) bool { return step(i).size() <= limit })
 	short := step(enough)
-	if enough < last || len(short.bytes()) <= limit {
+	if enough < last || short.size() <= limit {
 		return short
 	}
 	all := short.Programs
@@ -87,17 +88,29 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 		return cut
 	}
 	// Keep as many programs as fit. The size depends only on their number.
-	return with(sort.Search(len(all), func(n int) bool { return len(with(n+1).bytes()) > limit }))
+	return with(sort.Search(len(all), func(n int) bool { return with(n+1).size() > limit }))
 }
 
 // Most is an upper limit for the number of programs that Fit keeps. The caller need not look up the
 // output of the others.
 func (r TerminationReport) Most(limit int) int {
-	const empty = len(`{"name":"","state":""}`)
 	// A text can be cut to this length, or to one rune less.
 	shortest := shortenings[len(shortenings)-1].text - utf8.UTFMax - len("…")
+	least := func(frame, text string) int {
+		if !utf8.ValidString(text) {
+			return len(frame) // truncate removes bytes from it
+		}
+		return len(frame) + min(len(text), shortest)
+	}
 	for i, p := range r.Programs {
-		if limit -= empty + min(len(p.Name), shortest) + min(len(p.State), shortest); limit < 0 {
+		limit -= least(`{"name":""`, p.Name) + least(`,"state":""}`, p.State)
+		if p.Exit != "" {
+			limit -= least(`,"exit":""`, p.Exit)
+		}
+		if p.Reason != "" {
+			limit -= least(`,"reason":""`, p.Reason)
+		}
+		if limit < 0 {
 			return i
 		}
 	}
@@ -116,11 +129,30 @@ func (r TerminationReport) Render(limit int) []byte {
 }
 
 func (r TerminationReport) bytes() []byte {
-	body, err := json.Marshal(r)
-	if err != nil {
-		body = nil // strings, numbers and a time can always be marshalled
-	}
-	return append([]byte(r.Line()+"\n"), append(body, '\n')...)
+	var b bytes.Buffer
+	r.write(&b)
+	return b.Bytes()
+}
+
+// size is the length of bytes. Fit asks for it about ten times, and needs no copy of the text.
+func (r TerminationReport) size() int {
+	var n counter
+	r.write(&n)
+	return int(n)
+}
+
+// write cannot fail: strings, numbers and a time can always be encoded.
+func (r TerminationReport) write(w io.Writer) {
+	_, _ = io.WriteString(w, r.Line()+"\n")
+	_ = json.NewEncoder(w).Encode(r)
+}
+
+// counter counts the bytes that are written to it.
+type counter int
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
 }
 
 func (r TerminationReport) shortened(first, others, text, cause int) TerminationReport {

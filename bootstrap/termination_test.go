@@ -69,6 +69,24 @@ func TestTerminationReportKeepsTheCulpritsWords(t *testing.T) {
 }
 
 // The cause is what the reader needs first. A box of many programs must not shorten it to a few words.
+// Fit cuts the programs to Most before it looks at their sizes. If it kept all of these, Most could have
+// been too low.
+func TestMostPrograms(t *testing.T) {
+	for _, p := range []ProgramEnd{
+		{},
+		{Name: "web", State: "STOPPED", Exit: "exit 0", Reason: "stopped on request"},
+		{Name: strings.Repeat("ä", 300), State: "STOPPED", Reason: strings.Repeat("\U0001f680", 300)},
+		{Name: "web", State: "STOPPED", Reason: strings.Repeat("\xff", 300)},
+	} {
+		all := slices.Repeat([]ProgramEnd{p}, 1000)
+		most := TerminationReport{Programs: all}.Most(MaxTerminationReport)
+		kept := len(TerminationReport{Programs: all}.Fit(MaxTerminationReport).Programs)
+		if kept >= most || kept < most/4 {
+			t.Errorf("%.40q: at most %d, kept %d", p, most, kept)
+		}
+	}
+}
+
 func TestTerminationReportKeepsTheCause(t *testing.T) {
 	cause := "the required program app cannot start: it waits for db to be ready (it is FATAL: not ready within 1m0s: http http://127.0.0.1:8000/healthz: connection refused)"
 	r := TerminationReport{Cause: cause}

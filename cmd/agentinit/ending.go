@@ -61,10 +61,14 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 			r.Phase, r.Program, r.Logged = failure.Phase, cmp.Or(failure.Program, r.Program), failure.Summary()
 		}
 	}
-	programs := slices.Clone(result.Programs)
-	slices.SortStableFunc(programs, func(x, y supervisor.Status) int {
+	programs := make([]*supervisor.Status, len(result.Programs))
+	for i := range programs {
+		programs[i] = &result.Programs[i]
+	}
+	slices.SortStableFunc(programs, func(x, y *supervisor.Status) int {
 		return cmp.Compare(b.rank(x, r.Program), b.rank(y, r.Program))
 	})
+	r.Programs = make([]bootstrap.ProgramEnd, 0, len(programs))
 	for _, p := range programs {
 		end := b.programEnd(p)
 		if p.Name == result.Cause.Program {
@@ -80,7 +84,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 
 // rank orders the programs for a reader of the report: first the program that ended the box, then
 // those that gave up, then those that ended badly.
-func (b *box) rank(p supervisor.Status, culprit string) int {
+func (b *box) rank(p *supervisor.Status, culprit string) int {
 	switch {
 	case p.Name == culprit:
 		return 0
@@ -96,7 +100,7 @@ func (b *box) rank(p supervisor.Status, culprit string) int {
 // does not fit.
 const stderrLines = 10
 
-func (b *box) lastStderr(p supervisor.Status) (lines []string) {
+func (b *box) lastStderr(p *supervisor.Status) (lines []string) {
 	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run, Cut: logs.ExcerptLine}
 	for line := range b.plane.Read(b.stopped, query) {
 		lines = append(lines, line.Text)
@@ -104,7 +108,7 @@ func (b *box) lastStderr(p supervisor.Status) (lines []string) {
 	return lines
 }
 
-func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
+func (b *box) programEnd(p *supervisor.Status) bootstrap.ProgramEnd {
 	end := bootstrap.ProgramEnd{Name: p.Name, State: p.State.String(), Reason: p.Reason}
 	if x := p.LastExit; x != nil {
 		end.Exit = fmt.Sprintf("exit %d", x.Code)

@@ -91,7 +91,7 @@ func TestReportOfAnEnd(t *testing.T) {
 		"signal SEGV":            {Code: -1, Signal: "SEGV"},
 		"ended by signal TERM …": {Code: -1, Signal: "TERM", Cause: "ended by signal TERM …"},
 	} {
-		if got := new(box).programEnd(supervisor.Status{LastExit: exit}).Exit; got != want {
+		if got := new(box).programEnd(&supervisor.Status{LastExit: exit}).Exit; got != want {
 			t.Errorf("%+v: %q", exit, got)
 		}
 	}

@@ -116,7 +116,7 @@ func (v *voice) write(e event.Event) {
 		line = line.Uint64("run", e.Run)
 	}
 	if e.Change != nil {
-		line = line.Interface("change", e.Change)
+		line = line.Dict("change", change(e.Change))
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Fields)) {
 		if key != "message" {
@@ -124,6 +124,22 @@ func (v *voice) write(e event.Event) {
 		}
 	}
 	line.Msg(message(e))
+}
+
+// change is the JSON of a change, made without reflection: most events of a start or a stop have one.
+func change(c *event.Change) *zerolog.Event {
+	d := zerolog.Dict().Str("from", c.From).Str("to", c.To)
+	if c.PID != 0 {
+		d = d.Int("pid", c.PID)
+	}
+	d = d.Bool("ready", c.Ready)
+	if c.Completed {
+		d = d.Bool("completed", true)
+	}
+	if c.Reason != "" {
+		d = d.Str("reason", c.Reason)
+	}
+	return d
 }
 
 // field writes the usual types without reflection.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,29 @@ func TestLinesThatAreNoEvents(t *testing.T) {
 	}
 	if line.Time.IsZero() || line.Stage != "adapters" || line.Level != "error" || line.Cause != "\u009b2J" {
 		t.Errorf("%s", out.String())
+	}
+}
+
+// A line of the log has a change as the API returns it.
+func TestChangeInTheLog(t *testing.T) {
+	for _, c := range []event.Change{
+		{},
+		{From: "STARTING", To: "RUNNING", PID: 7, Ready: true},
+		{From: "RUNNING", To: "EXITED", Completed: true, Reason: "exit <0> & \"done\"\n\xff"},
+	} {
+		var out strings.Builder
+		newVoice(&out).write(event.Event{Level: event.Info, Name: event.ProgramStateChanged, Change: &c})
+		want, err := event.Encode(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), `"change":`+string(want)+",") {
+			t.Errorf("want %s in %s", want, out.String())
+		}
+	}
+	// Its fields are written one by one, so a new one must be added there and to the changes above.
+	if n := reflect.TypeFor[event.Change]().NumField(); n != 6 {
+		t.Errorf("a change has %d fields", n)
 	}
 }
 
