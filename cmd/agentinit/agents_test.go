@@ -45,9 +45,7 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	t.Cleanup(func() {
 		// An agent's end is reported when no process of its tree is left. But a start that fails returns
 		// before the process it made is reaped.
-		for deadline := time.Now().Add(10 * time.Second); owner.Stats().Live != 0 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
-		}
+		waitUntil(func() bool { return owner.Stats().Live == 0 })
 		s := owner.Stats()
 		if s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)
@@ -57,6 +55,13 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 		}
 	})
 	return a
+}
+
+// waitUntil polls for what is not reported, for ten seconds at most.
+func waitUntil(ok func() bool) {
+	for end := time.Now().Add(10 * time.Second); !ok() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func manager(t testing.TB, cfg orchestrator.LocalConfig) *orchestrator.Local {
