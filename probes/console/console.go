@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -73,12 +74,29 @@ func New(cfg Config) (*Console, error) {
 		return nil, err
 	}
 	c := &Console{cfg: cfg, mux: http.NewServeMux()}
-	c.mux.Handle("GET "+Prefix+"/static/", http.StripPrefix(Prefix+"/static/", http.FileServerFS(files)))
+	c.mux.Handle("GET "+Prefix+"/static/", typed(http.StripPrefix(Prefix+"/static/", http.FileServerFS(files))))
 	c.mux.HandleFunc("GET "+Prefix, c.home)
 	c.mux.HandleFunc("GET "+Prefix+"/{$}", c.home)
 	c.mux.HandleFunc("POST "+Prefix+"/login", c.login)
 	c.mux.HandleFunc("POST "+Prefix+"/logout", c.logout)
 	return c, nil
+}
+
+// typed sets the media type of a static file. net/http would ask package mime, which reads files such as
+// /etc/mime.types at the first question: a program of root can put a FIFO or a file without end there, and
+// that request and all later ones would wait for ever.
+func typed(files http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mediaType := "application/octet-stream"
+		switch path.Ext(r.URL.Path) {
+		case ".css":
+			mediaType = "text/css; charset=utf-8"
+		case ".js":
+			mediaType = "text/javascript; charset=utf-8"
+		}
+		w.Header().Set("Content-Type", mediaType)
+		files.ServeHTTP(w, r)
+	})
 }
 
 // policy forbids frames, and scripts, styles and connections of other origins (Content Security

@@ -2,9 +2,12 @@ package console
 
 import (
 	"errors"
+	"io/fs"
+	"mime"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +89,32 @@ func TestPageWithoutScripts(t *testing.T) {
 		if !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none'") || h.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s comes without its policy: %v", path, h)
 		}
+	}
+}
+
+// A program of root can put a FIFO in place of the files that package mime reads, which would hold up every
+// request that asks it. The media types of the static files are the console's own.
+func TestStaticFilesDoNotDependOnTheSystem(t *testing.T) {
+	for _, ext := range []string{".css", ".js"} {
+		if err := mime.AddExtensionType(ext, "text/of-the-system"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newConsole(t, false)
+	names, err := fs.Glob(static, "static/*")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("the static files: %v %v", names, err)
+	}
+	want := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+	for _, name := range names {
+		resp := serve(c, request("GET", "/ui/"+name, "", ""))
+		if got := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || got != want[path.Ext(name)] {
+			t.Errorf("%s: %d, media type %q", name, resp.StatusCode, got)
+		}
+	}
+	if resp := serve(c, request("GET", "/ui/static/absent.txt", "", "")); resp.StatusCode != http.StatusNotFound ||
+		!strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+		t.Errorf("an absent file: %d, media type %q", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
 }
 
