@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
-	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound", "internal/slowcall"},
+	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound", "internal/slowcall", "internal/sysroots"},
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
@@ -70,14 +70,14 @@ var arrows = map[string][]string{
 
 	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
-	"adapters/wire":         {"adapters", "internal/ijson", "internal/outbound"},
+	"adapters/wire":         {"adapters", "internal/ijson", "internal/outbound", "internal/sysroots"},
 	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/backup":       {"adapters", "internal/safeopen"}, // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound"},
+	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound", "internal/sysroots"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound", "internal/slowcall"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound", "internal/slowcall", "internal/sysroots"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
@@ -85,13 +85,13 @@ var arrows = map[string][]string{
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
-	"adapters/federation":            {"adapters", "internal/escape", "internal/outbound"},
-	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/slowcall"},
+	"adapters/federation":            {"adapters", "internal/escape", "internal/outbound", "internal/sysroots"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/slowcall", "internal/sysroots"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
-	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/outbound"},
+	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/outbound", "internal/sysroots"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
@@ -103,7 +103,7 @@ var arrows = map[string][]string{
 	"probes/nip98":   {},
 	"probes/console": {},
 
-	"telemetry": {"internal/escape", "internal/exchange", "internal/otlp", "internal/outbound"},
+	"telemetry": {"internal/escape", "internal/exchange", "internal/otlp", "internal/outbound", "internal/sysroots"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
@@ -123,6 +123,7 @@ var arrows = map[string][]string{
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
 	"internal/slowcall":             {},
+	"internal/sysroots":             {},
 	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/problem":              {},
@@ -260,6 +261,89 @@ func TestOnlyProcForksSignalsAndWaits(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// ownTrust lists the files of agentinit that make an http.Transport without sysroots.Transport.
+var ownTrust = map[string]string{
+	"supervisor/ready/http.go":        "probes verify no certificate",
+	"supervisor/logs/forward/push.go": "it takes the certificates from sysroots before its first request",
+	"adapters/middleware/privacy.go":  "its requests go to the loopback address without TLS",
+	"telemetry/client.go":             "the copy for each attempt is wrapped",
+}
+
+// A transport that verifies servers by the files of the system as crypto/x509 reads them could end agentinit
+// (package sysroots).
+func TestTransportsReadCertificatesSafely(t *testing.T) {
+	fset, all := sources(t)
+	used := map[string]bool{}
+	for _, s := range all {
+		if s.test || slices.Contains(mayFork, s.pkg) || s.pkg == "cmd/agentctl" || strings.HasSuffix(s.pkg, "test") || s.pkg == "adapters/contract" {
+			continue
+		}
+		for _, at := range unsafeTrust(s.file) {
+			if _, ok := ownTrust[s.name]; !ok {
+				t.Errorf("%s: crypto/x509 reads the certificates of the system without a bound: use internal/sysroots", fset.Position(at))
+			}
+			used[s.name] = true
+		}
+	}
+	for name := range ownTrust {
+		if !used[name] {
+			t.Errorf("the row of %s in ownTrust is of no use", name)
+		}
+	}
+}
+
+// unsafeTrust finds the transports of net/http that sysroots.Transport does not wrap, and other uses of the
+// certificates of the system.
+func unsafeTrust(f *ast.File) (at []token.Pos) {
+	named := func(e ast.Expr, pkg string, names ...string) bool {
+		sel, ok := e.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		from, ok := sel.X.(*ast.Ident)
+		return ok && from.Name == pkg && slices.Contains(names, sel.Sel.Name)
+	}
+	wrapped := map[ast.Node]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if named(n.Fun, "sysroots", "Transport") && len(n.Args) == 1 {
+				if address, ok := n.Args[0].(*ast.UnaryExpr); ok {
+					wrapped[address.X] = true
+				}
+			}
+		case *ast.CompositeLit:
+			if named(n.Type, "http", "Transport") && !wrapped[n] {
+				at = append(at, n.Pos())
+			}
+		case *ast.SelectorExpr:
+			if named(n, "http", "DefaultTransport", "DefaultClient") || named(n, "x509", "SystemCertPool") {
+				at = append(at, n.Pos())
+			}
+		}
+		return true
+	})
+	return at
+}
+
+func TestUnsafeTrust(t *testing.T) {
+	for text, want := range map[string]int{
+		"sysroots.Transport(&http.Transport{})": 0,
+		"&http.Transport{}":                     1,
+		"http.DefaultClient":                    1,
+		"x509.SystemCertPool":                   1,
+		"&http.Client{}":                        0,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "", "package p\nvar v = "+text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(unsafeTrust(f)); got != want {
+			t.Errorf("%s: %d findings, want %d", text, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // Limits of one export.
@@ -44,6 +46,7 @@ type client struct {
 	target    string
 	headers   http.Header
 	protocol  protocol
+	tls       *tls.Config // of transport
 	transport func(*line) http.RoundTripper
 	// leaving is closed at shutdown: from then on no export is retried.
 	leaving chan struct{}
@@ -56,11 +59,12 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, errors.New("no address such as http://collector:4318")
 	}
-	c := &client{headers: headers, protocol: overHTTP, leaving: make(chan struct{})}
+	c := &client{headers: headers, protocol: overHTTP, tls: &tls.Config{}, leaving: make(chan struct{})}
 	transport := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		MaxResponseHeaderBytes: maxAnswer,
 		DisableKeepAlives:      true,
+		TLSClientConfig:        c.tls,
 	}
 	if u.Port() == grpcPort {
 		c.protocol = overGRPC
@@ -81,7 +85,7 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 	c.transport = func(l *line) http.RoundTripper {
 		t := transport.Clone()
 		t.DialContext = l.dial
-		return t
+		return sysroots.Transport(t)
 	}
 	return c, nil
 }

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -318,14 +317,10 @@ func TestGRPCOverTLS(t *testing.T) {
 	for _, trusted := range []bool{true, false} {
 		var said reports
 		p := pipeline(t, Config{Endpoint: "https://" + srv.Listener.Addr().String(), Report: said.add})
-		if fresh := p.client.transport; trusted {
-			p.client.transport = func(l *line) http.RoundTripper {
-				transport := fresh(l).(*http.Transport)
-				roots := x509.NewCertPool()
-				roots.AddCert(srv.Certificate())
-				transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: "example.com"}
-				return transport
-			}
+		if trusted {
+			roots := x509.NewCertPool()
+			roots.AddCert(srv.Certificate())
+			p.client.tls.RootCAs, p.client.tls.ServerName = roots, "example.com"
 		}
 		finish(p, 1)
 		if err := p.Shutdown(t.Context()); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // maxAnswer bounds the answer of a host, and maxReason what is kept of a text in it, in bytes.
@@ -58,10 +59,10 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	if cfg.Transport == nil {
 		d := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
-		cfg.Transport = &http.Transport{
+		cfg.Transport = sysroots.Transport(&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second,
 			MaxIdleConnsPerHost: 2, IdleConnTimeout: 60 * time.Second, MaxResponseHeaderBytes: 64 << 10,
-		}
+		})
 	}
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.BaseURL, "/"), http: &http.Client{
 		Transport: cfg.Transport,

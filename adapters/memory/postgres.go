@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // PostgresConfig configures class external.
@@ -81,6 +83,14 @@ func makePostgres(ctx context.Context, c PostgresConfig) (*Memory, error) {
 				case err != nil:
 					return nil, adapters.Unavailable(nil, "%s %s", key, wrong)
 				}
+			}
+			// Not in the copy: with sslmode=verify-ca, pgx looks into the configuration that it has made.
+			configs := []*tls.Config{pool.ConnConfig.TLSConfig}
+			for _, f := range pool.ConnConfig.Fallbacks {
+				configs = append(configs, f.TLSConfig)
+			}
+			if err := sysroots.Complete(ctx, configs...); err != nil {
+				return nil, adapters.Unavailable(err, "cannot connect to the PostgreSQL server")
 			}
 			return openPostgres(ctx, pool.Copy(), exact, m)
 		})

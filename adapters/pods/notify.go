@@ -16,6 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 const (
@@ -125,7 +126,9 @@ func (s *Solid) receiveFrom(ref string) (string, error) {
 func newDialer(rt http.RoundTripper) *http.Client {
 	if rt == nil {
 		d := &net.Dialer{Timeout: 3 * time.Second}
-		rt = &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second, MaxResponseHeaderBytes: 64 << 10}
+		rt = sysroots.Transport(&http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		})
 	}
 	return &http.Client{Transport: rt, CheckRedirect: outbound.NoRedirect}
 }

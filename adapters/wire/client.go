@@ -18,6 +18,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // Limits for one request and its answer.
@@ -140,9 +141,9 @@ func parseBase(cfg Config) (*url.URL, error) {
 
 // Transport makes a transport with limits for all that a peer can delay or lengthen, except for the
 // time and the body of an answer.
-func Transport() *http.Transport {
+func Transport() http.RoundTripper {
 	d := &net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second}
-	return &http.Transport{
+	return sysroots.Transport(&http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            d.DialContext,
 		TLSHandshakeTimeout:    dialLimit,
@@ -151,7 +152,7 @@ func Transport() *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		ForceAttemptHTTP2:      true,
-	}
+	})
 }
 
 // checkRedirect lets reads follow a redirect; to another origin they go without credentials and

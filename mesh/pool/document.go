@@ -12,6 +12,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // Limits for what a relay says of itself, in bytes.
@@ -89,7 +90,7 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 // client returns an HTTP client that follows no redirects and keeps no idle connections.
 func client() *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader},
+		Transport:     sysroots.Transport(&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader}),
 		CheckRedirect: outbound.NoRedirect,
 	}
 }

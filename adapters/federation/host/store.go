@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // appID marks the file of a registry: "AFED".
@@ -128,6 +130,13 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 	if err != nil {
 		// The error text may contain the password of the connection string.
 		return nil, &adapters.ConfigError{Key: "federation.registry", Message: "is no PostgreSQL connection string"}
+	}
+	configs := []*tls.Config{config.TLSConfig}
+	for _, f := range config.Fallbacks {
+		configs = append(configs, f.TLSConfig)
+	}
+	if err := sysroots.Complete(ctx, configs...); err != nil {
+		return nil, adapters.Unavailable(err, "cannot use the registry")
 	}
 	s := server{stdlib.OpenDB(*config)}
 	s.db.SetMaxOpenConns(maxConnections)

@@ -7,15 +7,16 @@ import (
 	"fmt"
 
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // systemRoots are the certificates of the system. crypto/tls would read their files in the middle of the
-// first handshake, which then waits with no end if a program has put a FIFO among them, or if their file
-// system is dead: the forwarder would never end, and so agentinit would not. Only the forwarder's goroutine
+// first handshake, which then waits with no end if their file system is dead: the forwarder would never end,
+// and so agentinit would not. Only the forwarder's goroutine
 // uses them.
 type systemRoots = slowcall.Call[*x509.CertPool]
 
-func newSystemRoots() *systemRoots { return slowcall.New(x509.SystemCertPool) }
+func newSystemRoots() *systemRoots { return slowcall.New(sysroots.Read) }
 
 // readRoots returns the certificates of the system, or an error when ctx ends.
 func readRoots(ctx context.Context, roots *systemRoots) (*x509.CertPool, error) {
