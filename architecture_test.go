@@ -35,14 +35,14 @@ var arrows = map[string][]string{
 	"cmd/agentctl/supervisord": {"schema", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame"},
-	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
+	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate"},
 	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
-	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/otlp", "internal/outbound", "internal/slowcall", "internal/sysroots"},
+	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/hostname", "internal/otlp", "internal/outbound", "internal/slowcall", "internal/sysroots"},
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
@@ -70,14 +70,14 @@ var arrows = map[string][]string{
 
 	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
-	"adapters/wire":         {"adapters", "internal/ijson", "internal/outbound", "internal/sysroots"},
+	"adapters/wire":         {"adapters", "internal/hostname", "internal/ijson", "internal/outbound", "internal/sysroots"},
 	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/backup":       {"adapters", "internal/safeopen"}, // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound", "internal/sysroots"},
+	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/hostname", "internal/outbound", "internal/sysroots"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/ijson", "internal/outbound", "internal/slowcall", "internal/sysroots"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/hostname", "internal/ijson", "internal/outbound", "internal/slowcall", "internal/sysroots"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
@@ -85,13 +85,13 @@ var arrows = map[string][]string{
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
-	"adapters/federation":            {"adapters", "internal/escape", "internal/outbound", "internal/sysroots"},
-	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/slowcall", "internal/sysroots"},
+	"adapters/federation":            {"adapters", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/hostname", "internal/slowcall", "internal/sysroots"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
-	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/outbound", "internal/sysroots"},
+	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
@@ -103,7 +103,7 @@ var arrows = map[string][]string{
 	"probes/nip98":   {},
 	"probes/console": {},
 
-	"telemetry": {"internal/escape", "internal/exchange", "internal/otlp", "internal/outbound", "internal/sysroots"},
+	"telemetry": {"internal/escape", "internal/exchange", "internal/hostname", "internal/otlp", "internal/outbound", "internal/sysroots"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
@@ -120,6 +120,7 @@ var arrows = map[string][]string{
 	"internal/highfd":               {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
+	"internal/hostname":             {},
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
 	"internal/slowcall":             {},
@@ -342,6 +343,73 @@ func TestUnsafeTrust(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := len(unsafeTrust(f)); got != want {
+			t.Errorf("%s: %d findings, want %d", text, got, want)
+		}
+	}
+}
+
+// ownDial lists the files of agentinit that connect without package hostname.
+var ownDial = map[string]string{
+	"internal/sysroots/sysroots.go":  "it asks whether a transport has a dialer",
+	"telemetry/client.go":            "its dialer is in line.go",
+	"internal/hostname/hostname.go":  "it is what connects for the others",
+	"supervisor/control/api/dial.go": "to a unix socket",
+	"supervisor/control/listen.go":   "to a unix socket",
+}
+
+// Package net reads /etc/hosts and the like without a bound, and can wait for one of them for ever.
+func TestConnectionsGoThroughHostname(t *testing.T) {
+	fset, all := sources(t)
+	used := map[string]bool{}
+	for _, s := range all {
+		if s.test || slices.Contains(mayFork, s.pkg) || strings.HasPrefix(s.pkg, "cmd/agentctl") || strings.HasSuffix(s.pkg, "test") {
+			continue
+		}
+		for _, at := range dials(s.file) {
+			if _, ok := ownDial[s.name]; !ok {
+				t.Errorf("%s: package net looks names up in files that a program can replace: use internal/hostname", fset.Position(at))
+			}
+			used[s.name] = true
+		}
+	}
+	for name := range ownDial {
+		if !used[name] {
+			t.Errorf("the row of %s in ownDial is of no use", name)
+		}
+	}
+}
+
+// dials finds the uses of what connects to a name in package net.
+func dials(f *ast.File) (at []token.Pos) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		from, isName := sel.X.(*ast.Ident)
+		switch {
+		case sel.Sel.Name == "DialContext",
+			isName && from.Name == "net" && (sel.Sel.Name == "Dial" || sel.Sel.Name == "DialTimeout" || sel.Sel.Name == "DefaultResolver" || strings.HasPrefix(sel.Sel.Name, "Lookup")):
+			at = append(at, sel.Pos())
+		}
+		return true
+	})
+	return at
+}
+
+func TestDials(t *testing.T) {
+	for text, want := range map[string]int{
+		"d.DialContext":                1,
+		"(&net.Dialer{}).DialContext":  1,
+		`net.Dial("tcp", "x:1")`:       1,
+		"net.LookupHost":               1,
+		"hostname.Dial(&net.Dialer{})": 0,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "", "package p\nvar v = "+text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(dials(f)); got != want {
 			t.Errorf("%s: %d findings, want %d", text, got, want)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 )
 
 // line holds the connections of one attempt, so that they are closed when the attempt ends.
@@ -16,7 +18,7 @@ type line struct {
 }
 
 func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: ExportTimeout}).DialContext(ctx, network, address)
+	conn, err := hostname.Dial(&net.Dialer{Timeout: ExportTimeout})(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -60,7 +61,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Transport == nil {
 		d := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
 		cfg.Transport = sysroots.Transport(&http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second,
+			Proxy: http.ProxyFromEnvironment, DialContext: hostname.Dial(d), TLSHandshakeTimeout: 3 * time.Second,
 			MaxIdleConnsPerHost: 2, IdleConnTimeout: 60 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		})
 	}

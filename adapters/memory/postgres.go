@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -111,6 +112,7 @@ func parseConninfo(text string) (*pgxpool.Config, error) {
 	if t := pool.ConnConfig.ConnectTimeout; t == 0 || t > dialTimeout {
 		pool.ConnConfig.ConnectTimeout = dialTimeout
 	}
+	pool.ConnConfig.LookupFunc = hostname.LookupHost
 	pool.ConnConfig.BuildFrontend = boundedFrontend(maxPgMessage, maxPgAnswer)
 	return pool, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -127,7 +128,7 @@ func newDialer(rt http.RoundTripper) *http.Client {
 	if rt == nil {
 		d := &net.Dialer{Timeout: 3 * time.Second}
 		rt = sysroots.Transport(&http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+			Proxy: http.ProxyFromEnvironment, DialContext: hostname.Dial(d), TLSHandshakeTimeout: 3 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		})
 	}
 	return &http.Client{Transport: rt, CheckRedirect: outbound.NoRedirect}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -145,7 +146,7 @@ func Transport() http.RoundTripper {
 	d := &net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second}
 	return sysroots.Transport(&http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            d.DialContext,
+		DialContext:            hostname.Dial(d),
 		TLSHandshakeTimeout:    dialLimit,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        60 * time.Second,

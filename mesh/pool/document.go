@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -90,7 +92,10 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 // client returns an HTTP client that follows no redirects and keeps no idle connections.
 func client() *http.Client {
 	return &http.Client{
-		Transport:     sysroots.Transport(&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader}),
+		Transport: sysroots.Transport(&http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: hostname.Dial(&net.Dialer{}), ForceAttemptHTTP2: true,
+			DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader,
+		}),
 		CheckRedirect: outbound.NoRedirect,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -53,8 +54,7 @@ type asking struct {
 }
 
 func dialToAsk(ctx context.Context, network, address string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, address)
+	conn, err := hostname.Dial(&net.Dialer{})(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -151,8 +152,7 @@ func unixDialect(w *Watcher, t Target, p program.Probe) dialect {
 }
 
 func (w *Watcher) dial(ctx context.Context, network, addr string) error {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, addr)
+	conn, err := hostname.Dial(&net.Dialer{})(ctx, network, addr)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
@@ -138,6 +139,7 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 	if err := sysroots.Complete(ctx, configs...); err != nil {
 		return nil, adapters.Unavailable(err, "cannot use the registry")
 	}
+	config.LookupFunc = hostname.LookupHost
 	s := server{stdlib.OpenDB(*config)}
 	s.db.SetMaxOpenConns(maxConnections)
 	s.db.SetMaxIdleConns(maxConnections)

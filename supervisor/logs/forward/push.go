@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/otlp"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -80,7 +82,7 @@ func newPush(cfg Config) (*push, error) {
 	}
 	s.client = &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: s.tls,
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: s.tls, DialContext: hostname.Dial(&net.Dialer{}),
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
 		},
 		// A redirect is not followed: the token is for this collector alone.

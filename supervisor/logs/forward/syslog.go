@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -173,14 +174,20 @@ func (s *syslog) dial(ctx context.Context) (err error) {
 		}
 		s.roots = nil
 	}
-	if s.tls != nil {
-		d := tls.Dialer{Config: s.tls}
-		s.conn, err = d.DialContext(ctx, s.network, s.address)
+	conn, err := hostname.Dial(&net.Dialer{})(ctx, s.network, s.address)
+	if err != nil {
 		return err
 	}
-	var d net.Dialer
-	s.conn, err = d.DialContext(ctx, s.network, s.address)
-	return err
+	if s.tls != nil {
+		over := tls.Client(conn, s.tls)
+		if err := over.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return err
+		}
+		conn = over
+	}
+	s.conn = conn
+	return nil
 }
 
 // chunk is how many bytes of messages are collected for one write to a stream. If a whole batch were, an

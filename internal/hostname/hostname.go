@@ -1,0 +1,147 @@
+// Package hostname owns how agentinit connects to a host by its name.
+//
+// Package net reads /etc/hosts, /etc/resolv.conf, /etc/nsswitch.conf and /etc/services for that, with a plain open and
+// without a bound. A program of root could put a FIFO there: the lookup under way would hold net's lock for
+// ever, also after the FIFO is gone, and all later lookups would fail. A long file would fill agentinit's
+// memory.
+package hostname
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// maxFile bounds each of the files, in bytes. Package net keeps all of /etc/hosts in memory.
+const maxFile = 4 << 20
+
+// system is shared, as the lock of package net is.
+var system = &resolver{files: []string{"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services"}}
+
+// Dial returns d.DialContext, but a connection to localhost needs no file, and one to another name fails if
+// a file that package net would read is not regular or too long.
+func Dial(d *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return system.dial(ctx, d, network, address)
+	}
+}
+
+type resolver struct {
+	files []string
+
+	mu   sync.Mutex
+	last *look // nil if none is under way
+}
+
+// look is one look at the files.
+type look struct {
+	done chan struct{} // closed at its end
+	err  error         // valid then
+}
+
+func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !strings.HasPrefix(network, "tcp") && !strings.HasPrefix(network, "udp") {
+		return d.DialContext(ctx, network, address)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err == nil { // a name of a port is in /etc/services
+		if _, err := netip.ParseAddr(host); err == nil || host == "" {
+			return d.DialContext(ctx, network, address)
+		}
+		if local(host) {
+			return dialLoopback(ctx, d, network, port)
+		}
+	}
+	if err := r.check(ctx); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("cannot look up %s: %w", address, err)}
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// LookupHost is that of net.DefaultResolver, for names that Dial would look up.
+func LookupHost(ctx context.Context, host string) ([]string, error) {
+	if local(host) {
+		return loopback, nil
+	}
+	if err := system.check(ctx); err != nil {
+		return nil, fmt.Errorf("cannot look up %s: %w", host, err)
+	}
+	return net.DefaultResolver.LookupHost(ctx, host)
+}
+
+// local tells whether a name always means this machine (RFC 6761, section 6.3).
+func local(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+var loopback = []string{"127.0.0.1", "::1"}
+
+// dialLoopback tries both addresses of the machine. The error is that of the first.
+func dialLoopback(ctx context.Context, d *net.Dialer, network, port string) (net.Conn, error) {
+	hosts := loopback
+	switch network[len(network)-1] {
+	case '4':
+		hosts = hosts[:1]
+	case '6':
+		hosts = hosts[1:]
+	}
+	var first error
+	for _, host := range hosts {
+		conn, err := d.DialContext(ctx, network, net.JoinHostPort(host, port))
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// check looks at the files, and returns when ctx ends if their file system does not answer. There is never
+// more than one look at once. A program that replaces a file between the look and the read by package net
+// gets past it.
+func (r *resolver) check(ctx context.Context) error {
+	r.mu.Lock()
+	current := r.last
+	if current == nil {
+		current = &look{done: make(chan struct{})}
+		r.last = current
+		go func() {
+			err := r.look()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.last, current.err = nil, err
+			close(current.done)
+		}()
+	}
+	r.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-current.done:
+		return current.err
+	}
+}
+
+func (r *resolver) look() error {
+	for _, file := range r.files {
+		info, err := os.Stat(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular() || info.Size() > maxFile:
+			return fmt.Errorf("%s is no regular file of at most %d MiB", file, maxFile>>20)
+		}
+	}
+	return nil
+}
