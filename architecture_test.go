@@ -77,7 +77,7 @@ var arrows = map[string][]string{
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/hostname", "internal/outbound", "internal/sysroots"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/escape", "internal/hostname", "internal/ijson", "internal/outbound", "internal/slowcall", "internal/sysroots"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/hostname", "internal/ijson", "internal/outbound", "internal/slowcall", "internal/sysroots"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
@@ -86,7 +86,7 @@ var arrows = map[string][]string{
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
 	"adapters/federation":            {"adapters", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
-	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/hostname", "internal/slowcall", "internal/sysroots"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/conninfo", "internal/hostname", "internal/slowcall", "internal/sysroots"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
@@ -113,6 +113,7 @@ var arrows = map[string][]string{
 	"internal/testprog":             {},
 	"internal/testprog/built":       {}, // for tests, part of no binary
 	"internal/capability":           {},
+	"internal/conninfo":             {},
 	"internal/edits":                {},
 	"internal/escape":               {},
 	"internal/exchange":             {},

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/conninfo"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
@@ -99,7 +100,7 @@ func makePostgres(ctx context.Context, c PostgresConfig) (*Memory, error) {
 
 // parseConninfo reads a connection string, and the files that it names.
 func parseConninfo(text string) (*pgxpool.Config, error) {
-	pool, err := pgxpool.ParseConfig(text)
+	pool, err := pgxpool.ParseConfig(conninfo.WithoutHome(text))
 	if err != nil {
 		return nil, err
 	}

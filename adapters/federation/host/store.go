@@ -13,6 +13,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+	"github.com/dreamlab-ai/agentinit/internal/conninfo"
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
@@ -116,11 +117,11 @@ const maxConnections = 8
 type Server = slowcall.Call[*pgx.ConnConfig]
 
 // NewServer names the server of a connection string; "" is no server.
-func NewServer(conninfo string) *Server {
-	if conninfo == "" {
+func NewServer(text string) *Server {
+	if text == "" {
 		return nil
 	}
-	return slowcall.New(func() (*pgx.ConnConfig, error) { return pgx.ParseConfig(conninfo) })
+	return slowcall.New(func() (*pgx.ConnConfig, error) { return pgx.ParseConfig(conninfo.WithoutHome(text)) })
 }
 
 func openServer(ctx context.Context, at *Server) (store, error) {
