@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
-	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/hostname", "internal/otlp", "internal/outbound", "internal/slowcall", "internal/sysroots"},
+	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/hostname", "internal/otlp", "internal/outbound", "internal/sysroots"},
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
@@ -121,11 +121,11 @@ var arrows = map[string][]string{
 	"internal/highfd":               {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
-	"internal/hostname":             {},
+	"internal/hostname":             {"internal/slowcall"},
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
 	"internal/slowcall":             {},
-	"internal/sysroots":             {},
+	"internal/sysroots":             {"internal/slowcall"},
 	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/problem":              {},

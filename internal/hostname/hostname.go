@@ -16,14 +16,15 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
+
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // maxFile bounds each of the files, in bytes. Package net keeps all of /etc/hosts in memory.
 const maxFile = 4 << 20
 
 // system is shared, as the lock of package net is.
-var system = &resolver{files: []string{"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services"}}
+var system = newResolver("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services")
 
 // Dial returns d.DialContext, but a connection to localhost needs no file, and one to another name fails if
 // a file that package net would read is not regular or too long.
@@ -33,17 +34,13 @@ func Dial(d *net.Dialer) func(ctx context.Context, network, address string) (net
 	}
 }
 
+// resolver looks at the files before package net reads them.
 type resolver struct {
-	files []string
-
-	mu   sync.Mutex
-	last *look // nil if none is under way
+	files *slowcall.Call[struct{}]
 }
 
-// look is one look at the files.
-type look struct {
-	done chan struct{} // closed at its end
-	err  error         // valid then
+func newResolver(files ...string) *resolver {
+	return &resolver{slowcall.New(func() (struct{}, error) { return struct{}{}, look(files) })}
 }
 
 func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
@@ -106,34 +103,15 @@ func dialLoopback(ctx context.Context, d *net.Dialer, network, port string) (net
 	return nil, first
 }
 
-// check looks at the files, and returns when ctx ends if their file system does not answer. There is never
-// more than one look at once. A program that replaces a file between the look and the read by package net
-// gets past it.
+// check looks at the files, and returns when ctx ends if their file system does not answer. A program that
+// replaces a file between the look and the read by package net gets past it.
 func (r *resolver) check(ctx context.Context) error {
-	r.mu.Lock()
-	current := r.last
-	if current == nil {
-		current = &look{done: make(chan struct{})}
-		r.last = current
-		go func() {
-			err := r.look()
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.last, current.err = nil, err
-			close(current.done)
-		}()
-	}
-	r.mu.Unlock()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-current.done:
-		return current.err
-	}
+	_, err := r.files.Wait(ctx)
+	return err
 }
 
-func (r *resolver) look() error {
-	for _, file := range r.files {
+func look(files []string) error {
+	for _, file := range files {
 		info, err := os.Stat(file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

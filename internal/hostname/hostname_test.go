@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // listen accepts connections on one address, and returns its port.
@@ -33,7 +35,7 @@ func hostile(t *testing.T) *resolver {
 	if err := syscall.Mkfifo(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return &resolver{files: []string{file}}
+	return newResolver(file)
 }
 
 // A connection to this machine needs no file, whatever a program has put in their place.
@@ -86,7 +88,7 @@ func TestUnixSocket(t *testing.T) {
 func TestHostileFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hosts")
-	r := &resolver{files: []string{filepath.Join(dir, "absent"), file}}
+	r := newResolver(filepath.Join(dir, "absent"), file)
 	for name, c := range map[string]struct {
 		make func() error
 		want string
@@ -118,7 +120,7 @@ func TestHostileFiles(t *testing.T) {
 
 // A file system that does not answer holds up a caller until its own context ends.
 func TestLookThatDoesNotEnd(t *testing.T) {
-	r := &resolver{last: &look{done: make(chan struct{})}} // under way
+	r := &resolver{slowcall.New(func() (struct{}, error) { select {} })}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.dial(ctx, &net.Dialer{}, "tcp", "db.example:5432"); !errors.Is(err, context.Canceled) {

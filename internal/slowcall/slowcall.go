@@ -3,16 +3,22 @@
 // function does, and cannot end it.
 package slowcall
 
-import "context"
+import (
+	"context"
+	"sync"
+)
 
-// Call is a function that may never return, and its run. Only one goroutine at a time may use it.
+// Call is a function that may never return, and its run. All methods may be called from any goroutine.
 type Call[T any] struct {
-	f       func() (T, error)
-	running chan result[T] // nil if no run is under way
+	f func() (T, error)
+
+	mu  sync.Mutex
+	run *run[T] // nil if none is under way and no result waits
 }
 
-type result[T any] struct {
-	value T
+type run[T any] struct {
+	done  chan struct{} // closed at its end
+	value T             // valid then, as is err
 	err   error
 }
 
@@ -20,19 +26,27 @@ type result[T any] struct {
 func New[T any](f func() (T, error)) *Call[T] { return &Call[T]{f: f} }
 
 // Wait runs the function and returns what it returns. If ctx ends before that, Wait returns the error of
-// ctx. The run then goes on, and the next Wait waits for it: there are never two at once.
+// ctx. The run then goes on, and the next Wait waits for it: there are never two at once. All that wait at
+// the same time get the result of the same run.
 func (c *Call[T]) Wait(ctx context.Context) (T, error) {
-	if c.running == nil {
-		running := make(chan result[T], 1)
-		c.running = running
+	c.mu.Lock()
+	r := c.run
+	if r == nil {
+		r = &run[T]{done: make(chan struct{})}
+		c.run = r
 		go func() {
-			value, err := c.f()
-			running <- result[T]{value, err}
+			defer close(r.done)
+			r.value, r.err = c.f()
 		}()
 	}
+	c.mu.Unlock()
 	select {
-	case r := <-c.running:
-		c.running = nil
+	case <-r.done:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.run == r {
+			c.run = nil
+		}
 		return r.value, r.err
 	case <-ctx.Done():
 		var none T

@@ -26,8 +26,20 @@ func TestWait(t *testing.T) {
 		if n, err := c.Wait(t.Context()); n != 1 || !errors.Is(err, wrong) {
 			t.Errorf("the run that was under way: %d %v", n, err)
 		}
+		got := make(chan int)
+		for range 2 {
+			go func() {
+				n, _ := c.Wait(t.Context())
+				got <- n
+			}()
+		}
+		synctest.Wait()
+		answer <- nil
+		if one, other := <-got, <-got; one != 2 || other != 2 {
+			t.Errorf("two that wait at once: runs %d and %d", one, other)
+		}
 		close(answer)
-		if n, err := c.Wait(t.Context()); n != 2 || err != nil {
+		if n, err := c.Wait(t.Context()); n != 3 || err != nil {
 			t.Errorf("the next run: %d %v", n, err)
 		}
 	})

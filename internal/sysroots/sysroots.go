@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 const (
@@ -39,10 +41,10 @@ var (
 	directories = []string{"/etc/ssl/certs", "/etc/pki/tls/certs"}
 )
 
-// Read is x509.SystemCertPool, but takes regular files only, and of bounded size. It passes over the others
+// read is x509.SystemCertPool, but takes regular files only, and of bounded size. It passes over the others
 // as x509 does over files that it cannot read. It can wait without end for a file system that does not
 // answer.
-func Read() (*x509.CertPool, error) {
+func read() (*x509.CertPool, error) {
 	from, below := files, directories
 	if f := os.Getenv("SSL_CERT_FILE"); f != "" {
 		from = []string{f}
@@ -129,58 +131,41 @@ func readRegular(file string, limit int64) ([]byte, error) {
 
 // cache has the certificates, once they could be read.
 type cache struct {
-	read func() (*x509.CertPool, error)
+	read *slowcall.Call[*x509.CertPool]
 
 	mu   sync.Mutex
 	pool *x509.CertPool
-	last *run // nil before the first
-}
-
-// run is one reading of the files.
-type run struct {
-	done chan struct{} // closed at its end
-	err  error         // valid then
 }
 
 // system is shared, as that of crypto/x509 is: the certificates take half a megabyte.
-var system = &cache{read: Read}
+var system = &cache{read: slowcall.New(read)}
 
 // Pool returns the certificates. The first call that succeeds decides for all later ones. If ctx ends
 // while a file does not answer, Pool returns an error; there are never two readings at once.
 func Pool(ctx context.Context) (*x509.CertPool, error) { return system.get(ctx) }
 
 func (c *cache) get(ctx context.Context) (*x509.CertPool, error) {
-	c.mu.Lock()
-	if c.pool != nil {
-		defer c.mu.Unlock()
-		return c.pool, nil
+	if pool := c.have(nil); pool != nil {
+		return pool, nil
 	}
-	current := c.last
-	if current == nil {
-		current = &run{done: make(chan struct{})}
-		c.last = current
-		go c.fill(current)
+	pool, err := c.read.Wait(ctx)
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return nil, fmt.Errorf("cannot read the certificates of the system: a file does not answer: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read the certificates of the system: %w", err)
 	}
-	c.mu.Unlock()
-	select {
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cannot read the certificates of the system: a file does not answer: %w", ctx.Err())
-	case <-current.done:
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if current.err != nil {
-		return nil, fmt.Errorf("cannot read the certificates of the system: %w", current.err)
-	}
-	return c.pool, nil
+	return c.have(pool), nil
 }
 
-func (c *cache) fill(r *run) {
-	pool, err := c.read()
+// have returns the certificates, which are now those in read if there were none.
+func (c *cache) have(read *x509.CertPool) *x509.CertPool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pool, c.last, r.err = pool, nil, err
-	close(r.done)
+	if c.pool == nil {
+		c.pool = read
+	}
+	return c.pool
 }
 
 // Complete gives the certificates to the configurations that verify servers by those of the system; nil is

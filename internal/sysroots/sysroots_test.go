@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
 // server is a TLS server, and the file of the authority that has signed its certificate.
@@ -26,7 +28,7 @@ func server(t *testing.T) (s *httptest.Server, authority []byte) {
 	return s, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
 }
 
-// place sets where Read looks, and returns the file and the directory. Both are absent.
+// place sets where read looks, and returns the file and the directory. Both are absent.
 func place(t *testing.T) (file, dir string) {
 	t.Helper()
 	file, dir = filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "dir")
@@ -103,7 +105,7 @@ func TestRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file, dir := place(t)
 			test.make(t, file, dir)
-			pool, err := Read()
+			pool, err := read()
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("got %v, want %q", err, test.err)
@@ -130,11 +132,11 @@ func TestPool(t *testing.T) {
 			err  error
 		}
 		answers, readings := make(chan answer), 0
-		c := &cache{read: func() (*x509.CertPool, error) {
+		c := &cache{read: slowcall.New(func() (*x509.CertPool, error) {
 			readings++
 			a := <-answers
 			return a.pool, a.err
-		}}
+		})}
 		ended, end := context.WithCancel(t.Context())
 		end()
 		for range 3 {
@@ -183,8 +185,8 @@ func TestTransport(t *testing.T) {
 	s, authority := server(t)
 	plain := httptest.NewServer(s.Config.Handler)
 	defer plain.Close()
-	hanging := &cache{read: func() (*x509.CertPool, error) { select {} }}
-	failing := &cache{read: func() (*x509.CertPool, error) { return nil, errors.New("wrong") }}
+	hanging := &cache{read: slowcall.New(func() (*x509.CertPool, error) { select {} })}
+	failing := &cache{read: slowcall.New(func() (*x509.CertPool, error) { return nil, errors.New("wrong") })}
 	for name, test := range map[string]struct {
 		roots *cache
 		url   string

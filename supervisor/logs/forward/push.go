@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/otlp"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -27,8 +28,8 @@ type push struct {
 	headers http.Header
 	client  *http.Client
 	host    string
-	tls     *tls.Config  // of client
-	roots   *systemRoots // until tls has them; nil if it does not need them
+	tls     *tls.Config // of client
+	roots   readRoots   // nil if tls needs none, or has them
 }
 
 type protocol struct {
@@ -78,7 +79,7 @@ func newPush(cfg Config) (*push, error) {
 		tls: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 	}
 	if u.Scheme == "https" && roots == nil {
-		s.roots = newSystemRoots()
+		s.roots = sysroots.Pool
 	}
 	s.client = &http.Client{
 		Transport: &http.Transport{
@@ -95,7 +96,7 @@ func (p *push) close() { p.client.CloseIdleConnections() }
 
 func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	if p.roots != nil {
-		roots, err := readRoots(ctx, p.roots)
+		roots, err := p.roots(ctx)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -28,8 +29,8 @@ import (
 type syslog struct {
 	network, address string
 	host             string
-	tls              *tls.Config  // nil if tls is not used
-	roots            *systemRoots // until tls has them; nil if it does not need them
+	tls              *tls.Config // nil if tls is not used
+	roots            readRoots   // nil if tls needs none, or has them
 	conn             net.Conn
 }
 
@@ -76,7 +77,7 @@ func newSyslog(cfg Config) (*syslog, error) {
 			return nil, err
 		}
 		if s.tls.RootCAs == nil {
-			s.roots = newSystemRoots()
+			s.roots = sysroots.Pool
 		}
 	default:
 		return nil, fmt.Errorf("syslog over %q is not known: write unix://, udp://, tcp:// or tls://", u.Scheme)
@@ -97,7 +98,12 @@ func withPort(u *url.URL, port string) string {
 // maxCAFile bounds the file of certificates, in bytes. The certificates of a whole system have 300 KB.
 const maxCAFile = 4 << 20
 
-// trusted reads certificates; nil means those of the system (systemRoots). A program may be able to put a FIFO or a
+// readRoots returns the certificates of the system. crypto/tls would read their files in the middle of the
+// first handshake, which then waits with no end if their file system is dead: the forwarder would never end,
+// and so agentinit would not.
+type readRoots func(ctx context.Context) (*x509.CertPool, error)
+
+// trusted reads certificates; nil means those of the system (readRoots). A program may be able to put a FIFO or a
 // device in the file's place: trusted waits for none and reads no more than maxCAFile.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
@@ -169,7 +175,7 @@ func (s *syslog) hungUp() bool {
 
 func (s *syslog) dial(ctx context.Context) (err error) {
 	if s.roots != nil {
-		if s.tls.RootCAs, err = readRoots(ctx, s.roots); err != nil {
+		if s.tls.RootCAs, err = s.roots(ctx); err != nil {
 			return err
 		}
 		s.roots = nil
