@@ -24,7 +24,12 @@ import (
 const maxFile = 4 << 20
 
 // system is shared, as the lock of package net is.
-var system = newResolver("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services")
+var system = &resolver{slowcall.New(lookAtSystem)}
+
+// lookAtSystem is no closure, so that the package needs no initialisation at the start of a box.
+func lookAtSystem() (struct{}, error) {
+	return look("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services")
+}
 
 // Dial returns d.DialContext, but a connection to localhost needs no file, and one to another name fails if
 // a file that package net would read is not regular or too long.
@@ -37,10 +42,6 @@ func Dial(d *net.Dialer) func(ctx context.Context, network, address string) (net
 // resolver looks at the files before package net reads them.
 type resolver struct {
 	files *slowcall.Call[struct{}]
-}
-
-func newResolver(files ...string) *resolver {
-	return &resolver{slowcall.New(func() (struct{}, error) { return struct{}{}, look(files) })}
 }
 
 func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
@@ -110,16 +111,17 @@ func (r *resolver) check(ctx context.Context) error {
 	return err
 }
 
-func look(files []string) error {
+// look fails if a file exists and package net should not read it. It has no other result.
+func look(files ...string) (none struct{}, err error) {
 	for _, file := range files {
 		info, err := os.Stat(file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return err
+			return none, err
 		case !info.Mode().IsRegular() || info.Size() > maxFile:
-			return fmt.Errorf("%s is no regular file of at most %d MiB", file, maxFile>>20)
+			return none, fmt.Errorf("%s is no regular file of at most %d MiB", file, maxFile>>20)
 		}
 	}
-	return nil
+	return none, nil
 }

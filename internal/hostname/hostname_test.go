@@ -28,6 +28,11 @@ func listen(t *testing.T, address string) string {
 	return port
 }
 
+// newResolver is a resolver that looks at these files.
+func newResolver(files ...string) *resolver {
+	return &resolver{slowcall.New(func() (struct{}, error) { return look(files...) })}
+}
+
 // hostile is a resolver of a file that makes every lookup fail.
 func hostile(t *testing.T) *resolver {
 	t.Helper()
