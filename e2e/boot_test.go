@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -334,5 +335,39 @@ func TestShutdownWaitsInsideTheBox(t *testing.T) {
 	}
 	if code := b.ended(); code != 0 {
 		t.Errorf("the box ended with %d", code)
+	}
+}
+
+// A process that came from outside, as with podman exec, is no child of agentinit. It still gets time to end
+// by itself when the box ends, but a shell that ignores TERM does not hold up the box.
+func TestGuestsEndByThemselves(t *testing.T) {
+	for script, want := range map[string]string{
+		"trap 'sleep 0.1; exit 7' TERM; echo here; while :; do sleep 1000; done": "exit status 7",
+		"trap '' TERM; echo here; while :; do sleep 1000; done":                  "signal: killed",
+	} {
+		b := boot(t, asPID1, onlyWeb)
+		b.sealed()
+		pid, err := b.initPID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("nsenter", "-t", strconv.Itoa(pid), "-p", "-m", "/bin/sh", "-c", script)
+		said, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(said).ReadString('\n'); line != "here\n" {
+			t.Errorf("the guest said %q: %v", line, err)
+		}
+		b.signal(syscall.SIGTERM)
+		if code := b.ended(); code != 0 {
+			t.Errorf("the box ended with %d", code)
+		}
+		if err := cmd.Wait(); err == nil || err.Error() != want {
+			t.Errorf("%s: the guest ended with %v, not %q", script, err, want)
+		}
 	}
 }

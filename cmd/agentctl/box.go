@@ -297,7 +297,9 @@ func newShutdown(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
 			inside := wait && client.Inside(cmd.Context())
-			if err := client.Shutdown(cmd.Context(), req); err != nil {
+			asked, done := outliving(cmd.Context(), answerWait)
+			defer done()
+			if err := client.Shutdown(asked, req); err != nil {
 				return failed(err)
 			}
 			if wait {
@@ -320,6 +322,23 @@ func newShutdown(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "what to write into the log")
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when agentinit has gone")
 	return cmd
+}
+
+// answerWait is how long the answer to a shutdown may take after a signal. A box with few programs ends
+// within a millisecond, so TERM for all its processes can come before this command has read that
+// agentinit accepts. agentinit then waits a little longer than this for the command's end.
+const answerWait = 200 * time.Millisecond
+
+// outliving returns a context that ends d after ctx, with the same cause.
+func outliving(ctx context.Context, d time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(d, func() { cancel(context.Cause(ctx)) })
+	})
+	return longer, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // terminated tells whether SIGTERM has ended ctx, and not Ctrl-C.

@@ -17,6 +17,7 @@ import (
 func (o *Owner) KillAll(wait time.Duration) (left int) {
 	o.signalAll(syscall.SIGTERM)
 	if o.awaitNoChildren(wait) {
+		o.awaitGuests(min(wait, guestWait))
 		return 0
 	}
 	deadline := time.Now().Add(o.killTimeout)
@@ -88,6 +89,22 @@ func (o *Owner) everything() []task {
 	}
 	o.mu.Unlock()
 	return descend(tasksOf(roots))
+}
+
+// guestWait is how long guests may take to end after TERM. A guest is a process that entered the pid
+// namespace from outside (setns(2)), as with podman exec: its parent is outside, so PID 1 hears nothing
+// of its end. The kernel kills guests when PID 1 ends, for example an agentctl that is about to say that
+// the box ends. The time is short because an interactive shell ignores TERM.
+const guestWait = 250 * time.Millisecond
+
+// awaitGuests waits until PID 1 is alone in its namespace, at most for wait.
+func (o *Owner) awaitGuests(wait time.Duration) {
+	if !o.isInit {
+		return
+	}
+	for end := time.Now().Add(wait); unix.Kill(-1, 0) != unix.ESRCH && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // awaitNoChildren waits until wait4(2) reports ECHILD, at most for wait.
