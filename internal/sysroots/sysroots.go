@@ -24,9 +24,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
+// MaxFile bounds a file of certificates, in bytes. The certificates of a whole system have 300 KB.
+const MaxFile = 4 << 20
+
 const (
-	// maxFile bounds one file, in bytes. The certificates of a whole system have 300 KB.
-	maxFile = 4 << 20
 	// maxAll bounds the bytes of all files together, and maxNames the names that are read of a directory.
 	maxAll   = 16 << 20
 	maxNames = 10_000
@@ -76,7 +77,7 @@ type reading struct {
 
 // add reads the certificates of a file and tells whether it could be read.
 func (r *reading) add(file string) bool {
-	pem, err := readRegular(file, min(maxFile, r.left))
+	pem, err := ReadFile(file, min(MaxFile, r.left))
 	if err != nil {
 		r.fail(err)
 		return false
@@ -115,16 +116,19 @@ func (r *reading) fail(err error) {
 	}
 }
 
-// readRegular reads a regular file of at most limit bytes. O_NONBLOCK waits neither for the writer of a
+// ErrNotTaken means that a file is not regular or too long.
+var ErrNotTaken = errors.New("is no regular file")
+
+// ReadFile reads a regular file of at most limit bytes. O_NONBLOCK waits neither for the writer of a
 // FIFO nor for the holder of a lease (open(2)).
-func readRegular(file string, limit int64) ([]byte, error) {
+func ReadFile(file string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, &fs.PathError{Op: "read", Path: file, Err: fmt.Errorf("is no regular file of at most %d bytes", limit)}
+		return nil, &fs.PathError{Op: "read", Path: file, Err: fmt.Errorf("%w of at most %d bytes", ErrNotTaken, limit)}
 	}
 	return io.ReadAll(io.LimitReader(f, limit))
 }

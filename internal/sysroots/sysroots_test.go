@@ -98,7 +98,7 @@ func TestRead(t *testing.T) {
 		}, true, ""},
 		"too much in all": {func(t *testing.T, _, dir string) {
 			for _, n := range []string{"a", "b", "c", "d", "e"} {
-				write(t, filepath.Join(dir, n), []byte(strings.Repeat("#", maxFile)))
+				write(t, filepath.Join(dir, n), []byte(strings.Repeat("#", MaxFile)))
 			}
 		}, false, "is no regular file of at most 0 bytes"},
 	} {

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"net"
 	"net/url"
@@ -95,29 +94,21 @@ func withPort(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// maxCAFile bounds the file of certificates, in bytes. The certificates of a whole system have 300 KB.
-const maxCAFile = 4 << 20
-
 // readRoots returns the certificates of the system. crypto/tls would read their files in the middle of the
 // first handshake, which then waits with no end if their file system is dead: the forwarder would never end,
 // and so agentinit would not.
 type readRoots func(ctx context.Context) (*x509.CertPool, error)
 
 // trusted reads certificates; nil means those of the system (readRoots). A program may be able to put a FIFO or a
-// device in the file's place: trusted waits for none and reads no more than maxCAFile.
+// device in the file's place: trusted waits for none and reads no more than sysroots.MaxFile.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read ca_file: %w", err)
+	pem, err := sysroots.ReadFile(file, sysroots.MaxFile)
+	if errors.Is(err, sysroots.ErrNotTaken) {
+		return nil, fmt.Errorf("ca_file %s is no regular file of at most %d MiB", file, sysroots.MaxFile>>20)
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxCAFile {
-		return nil, fmt.Errorf("ca_file %s is no regular file of at most %d MiB", file, maxCAFile>>20)
-	}
-	pem, err := io.ReadAll(io.LimitReader(f, maxCAFile))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read ca_file: %w", err)
 	}
