@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,9 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/conninfo"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
-	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
-	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // PostgresConfig configures class external.
@@ -86,12 +83,7 @@ func makePostgres(ctx context.Context, c PostgresConfig) (*Memory, error) {
 					return nil, adapters.Unavailable(nil, "%s %s", key, wrong)
 				}
 			}
-			// Not in the copy: with sslmode=verify-ca, pgx looks into the configuration that it has made.
-			configs := []*tls.Config{pool.ConnConfig.TLSConfig}
-			for _, f := range pool.ConnConfig.Fallbacks {
-				configs = append(configs, f.TLSConfig)
-			}
-			if err := sysroots.Complete(ctx, configs...); err != nil {
+			if err := conninfo.Guard(ctx, &pool.ConnConfig.Config); err != nil {
 				return nil, adapters.Unavailable(err, "cannot connect to the PostgreSQL server")
 			}
 			return openPostgres(ctx, pool.Copy(), exact, m)
@@ -113,7 +105,6 @@ func parseConninfo(text string) (*pgxpool.Config, error) {
 	if t := pool.ConnConfig.ConnectTimeout; t == 0 || t > dialTimeout {
 		pool.ConnConfig.ConnectTimeout = dialTimeout
 	}
-	pool.ConnConfig.LookupFunc = hostname.LookupHost
 	pool.ConnConfig.BuildFrontend = boundedFrontend(maxPgMessage, maxPgAnswer)
 	return pool, nil
 }

@@ -19,34 +19,24 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // hostileLimit is the time that a call has if the server does not answer.
 const hostileLimit = 150 * time.Millisecond
 
-// A program can write the home directory of agentinit. What it puts there keeps no box from booting.
+// A program can write the home directory of agentinit. What it puts there must not keep a box from booting.
 func TestHomeOfConninfo(t *testing.T) {
-	hostileHome(t)
+	home := t.TempDir()
+	if err := foreign.HostileHome(home); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
 	for _, text := range []string{"host=127.0.0.1 sslmode=verify-full", "postgres://127.0.0.1/x?sslmode=verify-full"} {
 		if _, err := makePostgres(t.Context(), PostgresConfig{Conninfo: text, Embedder: hashV1{}}); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-}
-
-// hostileHome sets a home directory whose default certificates are no certificates.
-func hostileHome(t *testing.T) {
-	t.Helper()
-	home := t.TempDir()
-	if err := os.Mkdir(filepath.Join(home, ".postgresql"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"root.crt", "postgresql.crt", "postgresql.key"} {
-		if err := os.WriteFile(filepath.Join(home, ".postgresql", name), []byte("no certificate"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("HOME", home)
 }
 
 // A file that the connection string names does not answer. The boot goes on, and the slot waits for the

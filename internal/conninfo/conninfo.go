@@ -1,5 +1,6 @@
-// Package conninfo owns which files agentinit reads for a PostgreSQL connection string: those that the string
-// or the environment names, and none of its home directory.
+// Package conninfo owns which files agentinit reads for a PostgreSQL connection: those that the connection
+// string or the environment names, and none of its home directory. Those of the system are read by packages
+// sysroots and hostname.
 //
 // pgx reads ~/.pgpass and the certificates below ~/.postgresql as libpq does (libpq, 34.16 and 34.19). The
 // home of agentinit is often the workspace of the programs: one of them could end agentinit at each boot by a
@@ -7,10 +8,29 @@
 package conninfo
 
 import (
+	"context"
+	"crypto/tls"
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dreamlab-ai/agentinit/internal/hostname"
+	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
+
+// Guard makes a parsed connection string verify servers by the certificates of sysroots and look names up by
+// hostname. It must be called before the configuration is copied: with sslmode=verify-ca, pgx looks into the
+// one that it has parsed. If ctx ends while a file does not answer, Guard returns an error.
+func Guard(ctx context.Context, config *pgconn.Config) error {
+	configs := []*tls.Config{config.TLSConfig}
+	for _, f := range config.Fallbacks {
+		configs = append(configs, f.TLSConfig)
+	}
+	config.LookupFunc = hostname.LookupHost
+	return sysroots.Complete(ctx, configs...)
+}
 
 // settings are those that have a file of the home directory as default, and the variables that name another.
 var settings = []struct{ key, variable string }{

@@ -82,3 +82,18 @@ func knock(conninfo string) func(context.Context) error {
 		return c.Close(ctx)
 	}
 }
+
+// HostileHome puts files into a home directory that a PostgreSQL client reads there by default, but that hold
+// no certificates.
+func HostileHome(home string) error {
+	dir := filepath.Join(home, ".postgresql")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	for _, name := range []string{"root.crt", "postgresql.crt", "postgresql.key"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("no certificate"), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

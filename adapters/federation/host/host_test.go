@@ -53,29 +53,18 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) 
 	})
 }
 
-// A program can write the home directory of agentinit. What it puts there keeps no registry closed.
+// A program can write the home directory of agentinit. What it puts there must not keep a registry from opening.
 func TestHomeOfRegistry(t *testing.T) {
-	hostileHome(t)
+	home := t.TempDir()
+	if err := foreign.HostileHome(home); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
 	for _, text := range []string{"host=127.0.0.1 sslmode=verify-full", "postgres://127.0.0.1/x?sslmode=verify-full"} {
 		if _, err := NewServer(text).Wait(t.Context()); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-}
-
-// hostileHome sets a home directory whose default certificates are no certificates.
-func hostileHome(t *testing.T) {
-	t.Helper()
-	home := t.TempDir()
-	if err := os.Mkdir(filepath.Join(home, ".postgresql"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"root.crt", "postgresql.crt", "postgresql.key"} {
-		if err := os.WriteFile(filepath.Join(home, ".postgresql", name), []byte("no certificate"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("HOME", home)
 }
 
 // A file that the connection string names does not answer. An attempt to open the registry ends with its

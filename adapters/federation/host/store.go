@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,9 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 	"github.com/dreamlab-ai/agentinit/internal/conninfo"
-	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
-	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
 // appID marks the file of a registry: "AFED".
@@ -133,14 +130,9 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 		// The error text may contain the password of the connection string.
 		return nil, &adapters.ConfigError{Key: "federation.registry", Message: "is no PostgreSQL connection string"}
 	}
-	configs := []*tls.Config{config.TLSConfig}
-	for _, f := range config.Fallbacks {
-		configs = append(configs, f.TLSConfig)
-	}
-	if err := sysroots.Complete(ctx, configs...); err != nil {
+	if err := conninfo.Guard(ctx, &config.Config); err != nil {
 		return nil, adapters.Unavailable(err, "cannot use the registry")
 	}
-	config.LookupFunc = hostname.LookupHost
 	s := server{stdlib.OpenDB(*config)}
 	s.db.SetMaxOpenConns(maxConnections)
 	s.db.SetMaxIdleConns(maxConnections)
