@@ -8,7 +8,10 @@ GOARCH  ?= $(shell go env GOARCH)
 # profstackdepth=0 saves 2 KiB in every thread, which only profiles of locks use. If go.mod names an older
 # Go than the one that builds, it replaces the settings that the go command would choose.
 LDFLAGS := -s -w -buildid= -X runtime.godebugDefault=profstackdepth=0 -X main.version=$(VERSION) -X main.commit=$(COMMIT)
-BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+# The Green Tea collector of Go 1.26 keeps marks in each block of the heap. Without it a box with one program takes
+# 0.3 MiB less. The go command fails for an experiment that it does not know, as a later one may.
+EXPERIMENT := $(shell GOEXPERIMENT=nogreenteagc go version >/dev/null 2>&1 && echo nogreenteagc)
+BUILD   := CGO_ENABLED=0 GOOS=linux GOEXPERIMENT=$(EXPERIMENT) go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 DEADCODE := golang.org/x/tools/cmd/deadcode@v0.50.0
 UNPARAM  := mvdan.cc/unparam@v0.0.0-20260823230713-2fa3d841b0c8

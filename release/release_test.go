@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,7 +43,7 @@ func dist(t *testing.T, license string) (o options, builds []build) {
 		for _, name := range binaries {
 			b.files[name] = []byte(name + " for " + arch)
 			b.info[name] = &buildinfo.BuildInfo{
-				GoVersion: "go1.26.8", Path: "x/cmd/" + name,
+				GoVersion: "go1.26.8-X:nogreenteagc", Path: "x/cmd/" + name,
 				Deps:     []*debug.Module{{Path: "example.org/Mod/v2", Version: "v2.0.1", Sum: "h1:abc="}},
 				Settings: []debug.BuildSetting{{Key: "GOARCH", Value: arch}},
 			}
@@ -161,6 +163,9 @@ func TestBillOfMaterials(t *testing.T) {
 				t.Errorf("%s depends on %s, which is no component", r.Ref, on)
 			}
 		}
+	}
+	if _, ok := refs["pkg:golang/std@1.26.8"]; !ok {
+		t.Errorf("no standard library of Go 1.26.8 in %q", slices.Sorted(maps.Keys(refs)))
 	}
 	m := refs["pkg:golang/example.org/Mod/v2@v2.0.1"]
 	if len(m.Licenses) != 1 || m.Licenses[0].License.ID != "MIT" || m.Properties[0].Value != "h1:abc=" {

@@ -74,7 +74,8 @@ func sbom(version string, builds []build, l *licenses) ([]byte, error) {
 	for _, build := range builds {
 		for _, name := range binaries {
 			info := build.info[name]
-			std := "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")
+			release, _, _ := strings.Cut(info.GoVersion, "-X:") // experiments of the compiler follow
+			std := "pkg:golang/std@" + strings.TrimPrefix(release, "go")
 			goVersions[std] = true
 			c := component{
 				Type: "application", Ref: name + "-linux-" + build.arch, Name: name, Version: version, Licenses: under("MPL-2.0"),
