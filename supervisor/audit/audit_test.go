@@ -2,11 +2,14 @@ package audit
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func open(t *testing.T, path string) *Log {
@@ -87,6 +90,31 @@ func TestEveryChangeIsFound(t *testing.T) {
 // What was removed does not come back with the next entry, even if that is the remover's own.
 // A request can name so much that its line is longer than readers take. The entry stays, without the
 // details.
+// An entry is written member by member. A new member of the type must not be forgotten there.
+func TestEntryAsEncodingJSONWritesIt(t *testing.T) {
+	full := Entry{
+		Seq: 7, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Via: "http", Action: "POST /v1/<agents>", Outcome: "200",
+		Principal: "operator:é\"", Remote: "127.0.0.1:1", Peer: &Peer{PID: 1, UID: 2, Exe: "/bin/sh", Program: "web"},
+		Details: map[string]any{"programs": []string{"b", "a"}, "force": true}, Prev: "ab",
+	}
+	for field, v := range reflect.ValueOf(full).Fields() {
+		if v.IsZero() {
+			t.Errorf("%s is empty: it would not be seen if it were missing", field.Name)
+		}
+	}
+	type plain Entry // without the method
+	for _, e := range []Entry{{}, full} {
+		got, err := e.MarshalJSON()
+		want, wantErr := json.Marshal(plain(e))
+		if err != nil || wantErr != nil || string(got) != string(want) {
+			t.Errorf("%v %v\n got %s\nwant %s", err, wantErr, got, want)
+		}
+	}
+	if _, err := (Entry{Details: map[string]any{"f": func() {}}}).MarshalJSON(); err == nil {
+		t.Error("a function was written")
+	}
+}
+
 func TestALineIsBounded(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "audit.jsonl"))
 	for _, n := range []int{10, lineMost / 6, lineMost} {
