@@ -148,6 +148,7 @@ type Owner struct {
 	children     childrenLists
 	lookedAt     time.Time     // when the last listing of adoptees began
 	lookTook     time.Duration // and how long it took
+	ownPeak      int64         // see mayBeOurs
 	departed     departures
 	far          rate.Bucket // for steps beyond freeAncestors
 	calm         rate.Bucket // one token for each orphan that has ended, see fewOrphans

@@ -278,7 +278,7 @@ func TestLargestMemory(t *testing.T) {
 	if e := next(t, o, p.ID, Exited); e.Rusage.MaxRSS != 0 {
 		t.Errorf("a shell: %d MiB", e.Rusage.MaxRSS>>20)
 	}
-	size := sharedRSS()>>20 + 64
+	size := (ownPeak()+ownPeak()/8)>>20 + 64
 	large := startTester(t, o, prog(built.Path(t), "memory", strconv.FormatInt(size, 10)))
 	large.line(t)
 	if err := o.Kill(large.ID); err != nil {

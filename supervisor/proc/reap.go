@@ -39,7 +39,7 @@ func (o *Owner) reapLoop() {
 	}
 }
 
-// Before it reaps again, the reaper waits until four times the duration of the latest listing of
+// Before it reaps again, the reaper waits until eight times the duration of the latest listing of
 // children has passed since it, at most gatherMost. So a thousand processes that end together do
 // not cause a thousand listings. A pause below gatherLeast is not worth a timer.
 //
@@ -47,7 +47,7 @@ func (o *Owner) reapLoop() {
 // and SIGCHLD does not wake it: that would cost more processor time than all else it does for them.
 const (
 	gatherLeast = 100 * time.Microsecond
-	gatherMost  = 2 * time.Millisecond
+	gatherMost  = 5 * time.Millisecond
 	stormPause  = 500 * time.Microsecond
 )
 
@@ -56,7 +56,7 @@ var fewOrphans = rate.Limit{PerSecond: 2000, Burst: 32}
 // gather waits before the next round of reaping, and returns false if the Owner closes.
 func (o *Owner) gather(storm bool) bool {
 	o.mu.Lock()
-	pause := min(4*o.lookTook, gatherMost) - time.Since(o.lookedAt)
+	pause := o.lookPause()
 	o.mu.Unlock()
 	if storm {
 		pause = max(pause, stormPause)
@@ -72,6 +72,11 @@ func (o *Owner) gather(storm bool) bool {
 	case <-o.stop:
 		return false
 	}
+}
+
+// lookPause is how long the next listing of children should wait. The caller holds the mutex.
+func (o *Owner) lookPause() time.Duration {
+	return min(8*o.lookTook, gatherMost) - time.Since(o.lookedAt)
 }
 
 // drain reaps until no ended child is left. One SIGCHLD may stand for any number of exits. For a
@@ -91,7 +96,9 @@ func (o *Owner) drain() (storm bool) {
 			n.deliver(n.exit)
 		}
 		o.reapedNow = o.reapedNow[:0]
-		o.settle()
+		if !more || o.lookPause() <= 0 {
+			o.settle()
+		}
 		storm, o.storm = storm || o.storm, false
 		o.mu.Unlock()
 	}
@@ -186,7 +193,7 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
 	p.reaped = true
 	o.forgetDeath(p)
-	if e.usage.MaxRSS <= sharedRSS() {
+	if o.mayBeOurs(e.usage.MaxRSS) {
 		e.usage.MaxRSS = 0
 	}
 	p.spent.add(e.usage)
@@ -303,16 +310,24 @@ func rusage(ru *syscall.Rusage) Rusage {
 	}
 }
 
-// sharedRSS is how much of a process's maximum may come from agentinit's memory, which it shared
-// until its exec. It is an eighth more than agentinit's own, because the kernel counts resident
-// pages only roughly (percpu_counter in mm/memory.c).
-func sharedRSS() int64 {
+// mayBeOurs tells whether a process's maximum may come from agentinit's memory, which it shared
+// until its exec. An eighth more than agentinit's own maximum may, because the kernel counts resident
+// pages only roughly (percpu_counter in mm/memory.c). The maximum can only grow: what an older one
+// explains needs no new one. The caller holds the mutex.
+func (o *Owner) mayBeOurs(maxRSS int64) bool {
+	if maxRSS > o.ownPeak+o.ownPeak/8 {
+		o.ownPeak = ownPeak()
+	}
+	return maxRSS <= o.ownPeak+o.ownPeak/8
+}
+
+// ownPeak is the most memory that agentinit has had, in bytes.
+func ownPeak() int64 {
 	var own syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
 		return 0 // getrusage never fails for the calling process itself
 	}
-	peak := rusage(&own).MaxRSS
-	return peak + peak/8
+	return rusage(&own).MaxRSS
 }
 
 func (r *Rusage) add(x Rusage) {
