@@ -188,12 +188,12 @@ func TestFilters(t *testing.T) {
 	p := allows(own, friend)
 	filters := p.Filters()
 	for _, kind := range []int{1, 1059, 38000, 38099} {
-		if !nip01.MatchesAny(filters, signed(t, friend, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}})) {
+		if !nip01.MatchesAny(filters, nip01.NewSubject(signed(t, friend, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}}))) {
 			t.Errorf("kind %d is not asked for", kind)
 		}
 	}
 	for _, kind := range []int{4, 5, 38100} {
-		if nip01.MatchesAny(filters, signed(t, friend, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}})) {
+		if nip01.MatchesAny(filters, nip01.NewSubject(signed(t, friend, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}}))) {
 			t.Errorf("kind %d is asked for", kind)
 		}
 	}

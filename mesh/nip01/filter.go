@@ -116,26 +116,53 @@ func moment(raw json.RawMessage) (*int64, error) {
 	return &n, err
 }
 
-// Matches tells whether the filter selects e. It ignores Limit.
-func (f Filter) Matches(e *nostr.Event) bool {
-	if f.IDs != nil && !slices.Contains(f.IDs, e.ID) ||
-		f.Authors != nil && !slices.Contains(f.Authors, e.PubKey) ||
-		f.Kinds != nil && !slices.Contains(f.Kinds, e.Kind) ||
-		f.Since != nil && int64(e.CreatedAt) < *f.Since ||
-		f.Until != nil && int64(e.CreatedAt) > *f.Until {
+// Subject is an event to be compared with filters. Its tags are indexed once: an event may have
+// MaxTags tags and each of hundreds of filters MaxFilterItems values, and a comparison of every tag
+// with every value would take seconds.
+type Subject struct {
+	*nostr.Event
+	tags map[tag]struct{}
+}
+
+// tag is what filters see of a tag.
+type tag struct{ name, value string }
+
+// NewSubject indexes the tags of e.
+func NewSubject(e *nostr.Event) Subject {
+	tags := make(map[tag]struct{}, len(e.Tags))
+	for _, t := range e.Tags {
+		if len(t) > 1 {
+			tags[tag{t[0], t[1]}] = struct{}{}
+		}
+	}
+	return Subject{e, tags}
+}
+
+func (s Subject) has(name, value string) bool {
+	_, there := s.tags[tag{name, value}]
+	return there
+}
+
+// Matches tells whether the filter selects s. It ignores Limit.
+func (f Filter) Matches(s Subject) bool {
+	if f.IDs != nil && !slices.Contains(f.IDs, s.ID) ||
+		f.Authors != nil && !slices.Contains(f.Authors, s.PubKey) ||
+		f.Kinds != nil && !slices.Contains(f.Kinds, s.Kind) ||
+		f.Since != nil && int64(s.CreatedAt) < *f.Since ||
+		f.Until != nil && int64(s.CreatedAt) > *f.Until {
 		return false
 	}
 	for name, values := range f.Tags {
-		if !slices.ContainsFunc(values, func(v string) bool { return HasTag(e, name, v) }) {
+		if !slices.ContainsFunc(values, func(v string) bool { return s.has(name, v) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// MatchesAny tells whether one of filters selects e.
-func MatchesAny(filters []Filter, e *nostr.Event) bool {
-	return slices.ContainsFunc(filters, func(f Filter) bool { return f.Matches(e) })
+// MatchesAny tells whether one of filters selects s.
+func MatchesAny(filters []Filter, s Subject) bool {
+	return slices.ContainsFunc(filters, func(f Filter) bool { return f.Matches(s) })
 }
 
 // MarshalJSON writes the filter in the form of NIP-01.

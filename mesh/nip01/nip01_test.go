@@ -106,7 +106,10 @@ func TestParseRumor(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
-	e := event(t, func(e *nostr.Event) { e.Kind, e.CreatedAt, e.Tags = 7, 50, nostr.Tags{{"p", "x"}, {"e", "y", "z"}} })
+	e := event(t, func(e *nostr.Event) {
+		e.Kind, e.CreatedAt, e.Tags = 7, 50, nostr.Tags{{"p", "x"}, {"e", "y", "z"}, {"x"}}
+	})
+	s := NewSubject(e)
 	for raw, want := range map[string]bool{
 		`{}`: true, `{"kinds":[7]}`: true, `{"kinds":[]}`: false, `{"kinds":[1]}`: false, `{"ids":["` + e.ID + `"]}`: true,
 		`{"authors":["` + e.PubKey + `"],"kinds":[7]}`: true, `{"authors":["` + e.ID + `"]}`: false,
@@ -118,11 +121,11 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		if f.Matches(e) != want {
+		if f.Matches(s) != want {
 			t.Errorf("%s: Matches is %t", raw, !want)
 		}
 		again, err := json.Marshal(f)
-		if g, err2 := parseFilter(again); err != nil || err2 != nil || g.Matches(e) != want {
+		if g, err2 := parseFilter(again); err != nil || err2 != nil || g.Matches(s) != want {
 			t.Errorf("%s becomes %s", raw, again)
 		}
 	}
@@ -133,6 +136,19 @@ func TestFilters(t *testing.T) {
 	} {
 		if f, err := parseFilter([]byte(raw)); err == nil {
 			t.Errorf("%.60s gave %+v", raw, f)
+		}
+	}
+}
+
+// A filter must not read the tags again: with hundreds of filters, the many tags of one event would
+// keep a processor busy for seconds.
+func TestFiltersUseTheIndexOfTags(t *testing.T) {
+	e := event(t, func(e *nostr.Event) { e.Tags = nostr.Tags{{"t", "indexed"}} })
+	s := NewSubject(e)
+	e.Tags[0][1] = "later"
+	for value, want := range map[string]bool{"indexed": true, "later": false} {
+		if got := MatchesAny([]Filter{{Tags: map[string][]string{"t": {value}}}}, s); got != want {
+			t.Errorf("%s: MatchesAny is %t", value, got)
 		}
 	}
 }

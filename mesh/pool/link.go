@@ -199,7 +199,7 @@ func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
 	if s == nil {
 		return nil // the subscription has just been closed
 	}
-	if !nip01.MatchesAny(s.filters, m.Event) {
+	if !nip01.MatchesAny(s.filters, nip01.NewSubject(m.Event)) {
 		return errors.New("an event that was not asked for")
 	}
 	if err := nip01.Verify(m.Event); err != nil {

@@ -296,9 +296,9 @@ func (r *Relay) broadcast(e *nostr.Event) {
 	r.mu.Lock()
 	sessions := slices.Collect(maps.Keys(r.sessions))
 	r.mu.Unlock()
-	text := sync.OnceValue(func() []byte { return nip01.EventText(e) })
+	text, subject := sync.OnceValue(func() []byte { return nip01.EventText(e) }), nip01.NewSubject(e)
 	for _, s := range sessions {
-		s.live(policy, e, text)
+		s.live(policy, subject, text)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestStoreIsItsModel(t *testing.T) {
 			return 1
 		})
 		for _, e := range model {
-			if len(want) < limit && f.Matches(e) && !nip01.Expired(e, now) {
+			if len(want) < limit && f.Matches(nip01.NewSubject(e)) && !nip01.Expired(e, now) {
 				want = append(want, e.ID)
 			}
 		}

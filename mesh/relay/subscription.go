@@ -220,10 +220,10 @@ func (s *session) release(id string, sub *subscription, sent map[eventID]bool) {
 }
 
 // live offers an event that was just accepted. text returns its JSON. live never waits.
-func (s *session) live(policy Policy, e *nostr.Event, text func() []byte) {
+func (s *session) live(policy Policy, e nip01.Subject, text func() []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || !policy.Readable(s.key, e) {
+	if s.over || !policy.Readable(s.key, e.Event) {
 		return
 	}
 	own := policy.own(s.key)
@@ -239,7 +239,7 @@ func (s *session) live(policy Policy, e *nostr.Event, text func() []byte) {
 			s.relay.metrics.event("out", e.Kind, "sent")
 			continue
 		}
-		size, charge := len(text())+weight(e), 0
+		size, charge := len(text())+weight(e.Event), 0
 		if !own && sub.heldBytes+size > smallQueue {
 			charge = size
 		}
@@ -247,7 +247,7 @@ func (s *session) live(policy Policy, e *nostr.Event, text func() []byte) {
 			s.end(errSlow)
 			return
 		}
-		sub.held = append(sub.held, heldEvent{e, text(), charge})
+		sub.held = append(sub.held, heldEvent{e.Event, text(), charge})
 		sub.heldBytes += size
 	}
 }
