@@ -48,6 +48,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 		fmt.Fprintln(stderr, "agentinit:", err)
 		return int(bootstrap.ExitCode(err))
 	}
+	hearLibraries(b.bus)
 	return b.live(caught)
 }
 

@@ -12,7 +12,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-func TestMain(m *testing.M) { testscript.Main(built.Tests{M: m}, map[string]func(){"agentinit": main}) }
+func TestMain(m *testing.M) {
+	testscript.Main(built.Tests{M: m}, map[string]func(){"agentinit": main, "answers-twice": answersTwice})
+}
 
 // TestScripts runs testdata/script with the real command.
 func TestScripts(t *testing.T) {
