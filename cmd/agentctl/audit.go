@@ -27,7 +27,7 @@ the runtime directory (/run/agentbox) has all of them.
 --verify has agentinit check the file against itself and against what it
 remembers.
 
-Exit status: 0 done, 1 --verify found the file altered.`,
+Exit status: 0 done, 1 --verify found that the file is not the record as it was written.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +61,7 @@ func (c *cli) verifyAudit(r api.AuditReport, err error) error {
 		line(c.stdout, "entries %d to %d are as they were written", r.First, r.Last)
 	}
 	if r.Problem != "" {
-		return &exitError{exitFailure, errors.New("the audit record was altered: " + printable(r.Problem))}
+		return &exitError{exitFailure, errors.New("the audit record is not as it was written: " + printable(r.Problem))}
 	}
 	return nil
 }

@@ -362,9 +362,16 @@ func verify(readers ...io.Reader) (Report, error) {
 func (l *Log) Check() (Report, error) {
 	l.mu.Lock()
 	l.waitIdle()
+	if len(l.pending) > 0 { // the last write failed; by now the disk may take the lines
+		l.writing = true
+		l.mu.Unlock()
+		l.write()
+		l.mu.Lock()
+		l.waitIdle()
+	}
 	l.writing = l.path != "" // so that no entry is written to the files while they are read
-	head, seq, first, lost := l.head, l.seq, l.first, l.lost
-	if len(l.pending) > 0 {
+	head, seq, first, lost, waiting := l.head, l.seq, l.first, l.lost, len(l.pending) > 0
+	if waiting {
 		e, _, _ := parse(l.pending[0]) // we made the line
 		head = e.Prev
 	}
@@ -380,6 +387,8 @@ func (l *Log) Check() (Report, error) {
 		r.Problem = "the disk took no lines for so long that some are only in memory, or lost"
 	case r.Head != head:
 		r.Problem = fmt.Sprintf("the file ends with entry %d, and agentinit has recorded %d: it was truncated, removed or rewritten", r.Last, seq)
+	case waiting:
+		r.Problem = fmt.Sprintf("the disk does not take entries: the file ends with entry %d, and agentinit has recorded %d", r.Last, seq)
 	case first > 0 && r.First > first:
 		r.Problem = fmt.Sprintf("the file begins with entry %d, and agentinit has recorded all from %d: it was truncated, removed or rewritten", r.First, first)
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -252,6 +254,39 @@ func TestADiskThatTakesNothingHoldsNobodyUp(t *testing.T) {
 	l.Flush()
 	if r, err := l.Check(); err != nil || !strings.Contains(r.Problem, "disk") {
 		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// While entries cannot be written, the file is not the whole record.
+func TestEntriesThatAreNotInTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := Open(path, func(error) {})
+	fill(l, 2)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With this limit of the size of files, a write fails as on a full disk: after its first part.
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(to syscall.Rlimit) {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer limit(before)
+	limit(syscall.Rlimit{Cur: uint64(info.Size()) + 10, Max: before.Max})
+	fill(l, 3)
+	if r, err := l.Check(); err != nil || !strings.Contains(r.Problem, "ends with entry 2, and agentinit has recorded 5") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	limit(before)
+	if r, err := l.Check(); err != nil || r.Problem != "" || r.Last != 5 {
+		t.Errorf("the disk has room again: %+v, %v", r, err)
 	}
 }
 
