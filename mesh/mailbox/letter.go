@@ -176,8 +176,13 @@ func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*
 	return rumor, p.Message(rumor, true)
 }
 
+// maxAuthors is how many keys a filter names at most: relays refuse filters with too many values.
+const maxAuthors = 500
+
 // Filters select the events that the policy may accept. They have no since, because the date of a
-// gift wrap may be up to two days in the past.
+// gift wrap may be up to two days in the past. A relay gives only the newest events for each filter, so
+// the messages of trusted keys have a filter of their own: strangers, whose events may be from the
+// future, must not take their place. The author of a gift wrap cannot be asked for.
 func (p Policy) Filters() []nip01.Filter {
 	var kinds []int
 	for _, k := range p.Kinds {
@@ -193,5 +198,20 @@ func (p Policy) Filters() []nip01.Filter {
 		kinds = append(kinds, nip01.KindNIP04)
 	}
 	slices.Sort(kinds)
-	return []nip01.Filter{{Kinds: slices.Compact(kinds), Tags: map[string][]string{"p": {p.Own}}}}
+	kinds = slices.Compact(kinds)
+	to := map[string][]string{"p": {p.Own}}
+	// The manifest may list what is no key (W116): for that, a relay would refuse the whole subscription.
+	trusted := slices.DeleteFunc(slices.Clone(p.Trusted), func(k string) bool { return !nip01.LowerHex(k, 64) })
+	plain := slices.DeleteFunc(slices.Clone(kinds), func(k int) bool { return k == nip01.KindGiftWrap })
+	if len(plain) == 0 || len(trusted) == 0 || len(trusted) > maxAuthors {
+		return []nip01.Filter{{Kinds: kinds, Tags: to}}
+	}
+	filters := []nip01.Filter{{Kinds: plain, Authors: trusted, Tags: to}}
+	if len(plain) < len(kinds) {
+		filters = append(filters, nip01.Filter{Kinds: []int{nip01.KindGiftWrap}, Tags: to})
+	}
+	if p.Strangers {
+		filters = append(filters, nip01.Filter{Kinds: plain, Tags: to})
+	}
+	return filters
 }

@@ -3,6 +3,7 @@ package mailbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,9 +198,65 @@ func TestFilters(t *testing.T) {
 			t.Errorf("kind %d is asked for", kind)
 		}
 	}
-	if filters[0].Since != nil {
+	if slices.ContainsFunc(filters, func(f nip01.Filter) bool { return f.Since != nil }) {
 		t.Error("the date of a gift wrap says nothing: there must be no since")
 	}
+}
+
+// A relay gives the newest events for each filter. However many events strangers send, a filter asks for
+// the messages of trusted keys alone; those of strangers are asked for only if they may write.
+func TestFiltersKeepStrangersApart(t *testing.T) {
+	own, friend, stranger := relaytest.NewKey(t), relaytest.NewKey(t), relaytest.NewKey(t)
+	many := make([]*identity.Key, maxAuthors+1)
+	for i := range many {
+		many[i] = friend
+	}
+	for name, c := range map[string]struct {
+		trusted   []*identity.Key
+		listed    []string
+		strangers bool
+		kinds     []int
+		friend    int // filters that select a message of a trusted key
+		apart     int // of these, those that do not select one of a stranger
+		stranger  int
+	}{
+		"strangers may not write": {trusted: []*identity.Key{friend}, friend: 1, apart: 1},
+		"strangers may write":     {trusted: []*identity.Key{friend}, strangers: true, friend: 2, apart: 1, stranger: 1},
+		"a key that is none":      {trusted: []*identity.Key{friend}, listed: []string{"npub1x", strings.ToUpper(string(stranger.Public()))}, friend: 1, apart: 1},
+		"no trusted keys":         {strangers: true, friend: 1, stranger: 1},
+		"too many":                {trusted: many, friend: 1, stranger: 1},
+		"only gift wraps":         {trusted: []*identity.Key{friend}, kinds: []int{nip01.KindGiftWrap}},
+	} {
+		p := allows(own, c.trusted...)
+		p.Trusted = append(p.Trusted, c.listed...)
+		p.Strangers = c.strangers
+		if c.kinds != nil {
+			p.Kinds = c.kinds
+		}
+		selects := func(f nip01.Filter, from *identity.Key, kind int) bool {
+			return f.Matches(nip01.NewSubject(signed(t, from, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}})))
+		}
+		byFriend, apart, byStranger, wraps := 0, 0, 0, 0
+		for _, f := range p.Filters() {
+			if _, err := nip01.ParseFromClient(nip01.Message(nip01.VerbReq, "x", f)); err != nil {
+				t.Errorf("%s: a relay refuses the filter: %v", name, err)
+			}
+			fromFriend, fromStranger := selects(f, friend, 1), selects(f, stranger, 1)
+			byFriend, byStranger = byFriend+one(fromFriend), byStranger+one(fromStranger)
+			apart += one(fromFriend && !fromStranger)
+			wraps += one(selects(f, stranger, nip01.KindGiftWrap))
+		}
+		if byFriend != c.friend || apart != c.apart || byStranger != c.stranger || wraps != 1 {
+			t.Errorf("%s: of a friend %d, apart %d, of a stranger %d, gift wraps %d", name, byFriend, apart, byStranger, wraps)
+		}
+	}
+}
+
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func FuzzUnwrap(f *testing.F) {
