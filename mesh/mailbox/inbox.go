@@ -75,19 +75,37 @@ func (m *Mailbox) loadInbox() error {
 			m.unreadable(inboxDir, name, err) // a relay that still has the event sends it again
 			continue
 		}
-		m.remember(event, message, r.ReceivedAt, policy, r.ToldAt != nil)
+		m.remember(event, message, r.ReceivedAt, policy, letter{told: r.ToldAt != nil})
 	}
 	return nil
 }
 
-func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Policy, told bool) {
+func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Policy, l letter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.inbox[event.ID] = &letter{
-		message: message.ID, created: event.CreatedAt.Time(), received: received, expires: nip01.Expires(event),
-		stranger: !p.trusts(message.PubKey), told: told,
-	}
+	l.message, l.created, l.received, l.expires = message.ID, event.CreatedAt.Time(), received, nip01.Expires(event)
+	l.stranger = !p.trusts(message.PubKey)
+	m.inbox[event.ID] = &l
 	m.messages[message.ID] = event.ID
+}
+
+// genuine tells whether a file of the inbox holds the message of its event. parseRecord has verified
+// the event, but a message in a gift wrap has no signature: a program that can write the file could
+// name any author. After a rotation of the key, messages to the old one that were taken before the
+// last start cannot be opened again, and count as not genuine.
+func (m *Mailbox) genuine(event, message *nostr.Event) error {
+	m.mu.Lock()
+	l := m.inbox[event.ID]
+	known := l != nil && l.taken && l.message == message.ID
+	m.mu.Unlock()
+	if known || event == message {
+		return nil
+	}
+	opened, err := unwrap(event, m.cfg.Key())
+	if err == nil && opened.ID != message.ID {
+		err = errors.New("its file holds another message than the gift wrap")
+	}
+	return err
 }
 
 // receive takes the relays' events for the box. It asks the relays again at intervals, and soon after
@@ -151,7 +169,7 @@ func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now ti
 		m.refused(e, err)
 		return err
 	}
-	m.remember(e, message, now, policy, false)
+	m.remember(e, message, now, policy, letter{taken: true})
 	m.metrics.writes.WithLabelValues(inboxDir, "stored").Inc()
 	_ = m.tell(ctx, e.ID) // tell reports its error, and housekeep tries again
 	return nil
@@ -270,6 +288,9 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 	}
 	if r.ToldAt != nil {
 		return nil
+	}
+	if err := m.genuine(event, message); err != nil {
+		return err
 	}
 	n := Notice{
 		EventID: event.ID, MessageID: message.ID, Kind: message.Kind, Sender: message.PubKey, Private: event != message,

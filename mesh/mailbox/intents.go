@@ -166,6 +166,9 @@ func (m *Mailbox) startWork(ctx context.Context, intent Intent) (open bool, err 
 	if event.ID != intent.EventID || !nip01.IsIntent(message.Kind) || !m.cfg.Policy().trusts(message.PubKey) {
 		return false, nil
 	}
+	if err := m.genuine(event, message); err != nil {
+		return false, err
+	}
 	intent.Notice.Kind, intent.Sender = message.Kind, message.PubKey
 	task, err := m.cfg.Work.Start(ctx, intent.Notice, []byte(message.String()))
 	switch {

@@ -97,6 +97,60 @@ func TestIntentsStartWork(t *testing.T) {
 	}
 }
 
+// A program that can write the mailbox must not make a message of a trusted key out of the gift wrap of a
+// stranger.
+func TestPlantedMessageIsNotBelieved(t *testing.T) {
+	for name, plant := range map[string]func(t *testing.T, w *world, id string, forged Record){
+		"before the start": func(t *testing.T, w *world, id string, forged Record) { w.plant(t, id, forged) },
+		"before the notice": func(t *testing.T, w *world, id string, forged Record) {
+			forged.ToldAt = nil
+			w.plant(t, id, forged)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.work = &work{started: map[string]string{}}
+			w.strangers = true
+			stranger := relaytest.NewKey(t)
+			e := gift(t, stranger, rumor(stranger, 38005, "real", w.own), w.own)
+			m := w.open(t)
+			if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+				t.Fatal(err)
+			}
+			forged := w.record(t, e.ID)
+			lie := rumor(w.friend, 38005, "forged", w.own)
+			lie.ID = lie.GetID()
+			forged.Message, forged.Sender = json.RawMessage(lie.String()), string(w.friend.Public())
+			plant(t, w, e.ID, forged)
+			for _, m := range []*Mailbox{m, w.open(t)} { // in the same life, and after a restart
+				m.toWork(e.ID)
+				m.workOnAll(t.Context())
+				m.tellAll(t.Context())
+			}
+			if len(w.work.started) != 0 || w.marker(t, e.ID).Status != intentPending {
+				t.Errorf("started %v", w.work.started)
+			}
+			if len(w.told) != 1 || w.told[0].Sender != string(stranger.Public()) {
+				t.Errorf("told %+v", w.told)
+			}
+			if len(w.reports) == 0 || !strings.Contains(w.reports[0], "another message than the gift wrap") {
+				t.Errorf("reports %q", w.reports)
+			}
+		})
+	}
+}
+
+func (w *world) plant(t *testing.T, id string, r Record) {
+	t.Helper()
+	raw, err := json.Marshal(r)
+	if err == nil {
+		err = w.disk.WriteFile("/pod/events/inbox/"+id+".json", raw, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // If the box dies between the start of a task and the write of the marker, the next boot asks for the
 // task of the same event: there is only one task.
 func TestIntentsAreStartedOnce(t *testing.T) {

@@ -115,6 +115,7 @@ type letter struct {
 	message                    string // id of the message
 	created, received, expires time.Time
 	stranger, told             bool
+	taken                      bool // came from a relay since Open, not from a file
 }
 
 // Open reads the existing files, at most MaxInbox and maxOutbox, and repairs what a crash has left
