@@ -62,13 +62,13 @@ type Entry struct {
 
 // Signed returns the entry with its signed event.
 func (e Entry) Signed(event *nostr.Event) Entry {
-	e.Event, e.EventID = json.RawMessage(event.String()), event.ID
+	e.Event, e.EventID = nip01.EventText(event), event.ID
 	return e
 }
 
 // Unsigned returns the entry with a new draft and without its event, after a rotation of the key.
 func (e Entry) Unsigned(draft *nostr.Event) Entry {
-	e.Draft, e.Event, e.EventID = json.RawMessage(draft.String()), nil, ""
+	e.Draft, e.Event, e.EventID = nip01.EventText(draft), nil, ""
 	return e
 }
 

@@ -153,7 +153,7 @@ func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now ti
 		return nil
 	}
 	policy, key := m.cfg.Policy(), m.cfg.Key()
-	raw := e.String()
+	raw := nip01.EventText(e)
 	message, err := policy.Admit(e, len(raw), now, key)
 	if err == nil {
 		if m.hasMessage(message.ID) {
@@ -203,13 +203,13 @@ func (m *Mailbox) room(p Policy, message *nostr.Event) error {
 	return nil
 }
 
-func (m *Mailbox) persist(e, message *nostr.Event, raw, relay string, own identity.PublicKey, now time.Time) error {
+func (m *Mailbox) persist(e, message *nostr.Event, raw []byte, relay string, own identity.PublicKey, now time.Time) error {
 	r := Record{
-		Event: json.RawMessage(raw), Sender: message.PubKey, RecipientNpub: own.Npub(), ReceivedAt: now.UTC(), PersistedAt: time.Now().UTC(),
+		Event: raw, Sender: message.PubKey, RecipientNpub: own.Npub(), ReceivedAt: now.UTC(), PersistedAt: time.Now().UTC(),
 		RelayURL: relay, SignatureVerified: true,
 	}
 	if message != e {
-		r.Message = json.RawMessage(message.String())
+		r.Message = nip01.EventText(message)
 	}
 	return m.writeRecord(e.ID, r)
 }

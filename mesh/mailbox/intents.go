@@ -170,7 +170,7 @@ func (m *Mailbox) startWork(ctx context.Context, intent Intent) (open bool, err 
 		return false, err
 	}
 	intent.Notice.Kind, intent.Sender = message.Kind, message.PubKey
-	task, err := m.cfg.Work.Start(ctx, intent.Notice, []byte(message.String()))
+	task, err := m.cfg.Work.Start(ctx, intent.Notice, nip01.EventText(message))
 	switch {
 	case errors.Is(err, ErrLater) || err != nil && ctx.Err() != nil:
 		return true, nil

@@ -264,6 +264,26 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// The limit is for an event as relays send it, in which "<" is one byte and not six.
+func TestMarkupIsNotMeasuredByItsEscapes(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	content := strings.Repeat("<&>", (allows(w.own).MaxEventBytes-1024)/3)
+	for range 2 { // the second mailbox reads the file
+		e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: content})
+		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			t.Fatal(err)
+		}
+		m = w.open(t)
+	}
+	if c := m.Counts(); c.Inbox != 1 || c.Untold != 0 {
+		t.Errorf("%+v", c)
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: content}, now); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRefusedIsNotWritten(t *testing.T) {
 	w := newWorld(t)
 	m := w.open(t)
@@ -762,6 +782,10 @@ func TestLargestPrivateMessage(t *testing.T) {
 	message, err := unwrap(event, w.friend)
 	if err != nil || len(message.Content) != maxRumor-400 || message.PubKey != string(w.own.Public()) {
 		t.Fatal(err)
+	}
+	var invalid *InvalidError
+	if _, err := m.Send(Outgoing{Kind: KindChat, To: w.friend.Public(), Content: strings.Repeat("<", maxRumor-400)}, now); !errors.As(err, &invalid) {
+		t.Errorf("what nip59 makes six times as long: %v", err)
 	}
 }
 

@@ -44,8 +44,9 @@ type InvalidError struct{ Field, Reason string }
 
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 
-// maxRumor limits a private message as JSON. The message is encrypted twice and padded; the result
-// must not exceed the 65535 bytes that NIP-44 can encrypt.
+// maxRumor limits a private message as the JSON that nip59 encrypts, which has "<", ">" and "&" as six
+// bytes each. The message is encrypted twice and padded; the result must not exceed the 65535 bytes that
+// NIP-44 can encrypt.
 const maxRumor = 40 << 10
 
 // slot is the part of a message of the outbox that is kept in memory.
@@ -122,7 +123,7 @@ func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e.Draft = json.RawMessage(draft.String())
+	e.Draft = nip01.EventText(draft)
 	if known, err := m.again(e, draft); known.PendingID != "" || err != nil {
 		return known, err
 	}
@@ -176,8 +177,8 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 		d.Tags = append(d.Tags, nostr.Tag{"d", pendingID})
 	}
 	d.ID = d.GetID()
-	raw := d.String()
-	_, err := nip01.ParseRumor([]byte(raw))
+	raw, escaped := nip01.EventText(d), d.String()
+	_, err := nip01.ParseRumor(raw)
 	switch {
 	case err != nil:
 		return nil, &InvalidError{"event", "is not valid: " + err.Error()}
@@ -185,8 +186,8 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 		return nil, &InvalidError{"kind", fmt.Sprintf("%d is private; say to whom", d.Kind)}
 	case provesIdentity(d.Kind):
 		return nil, &InvalidError{"kind", fmt.Sprintf("%d proves who the box is and is never published", d.Kind)}
-	case o.To != "" && len(raw) > maxRumor:
-		return nil, &InvalidError{"content", fmt.Sprintf("makes a private message of %d bytes, the limit is %d", len(raw), maxRumor)}
+	case o.To != "" && len(escaped) > maxRumor:
+		return nil, &InvalidError{"content", fmt.Sprintf("makes a private message of %d bytes, the limit is %d", len(escaped), maxRumor)}
 	case len(raw) > p.MaxEventBytes:
 		return nil, &InvalidError{"content", fmt.Sprintf("makes an event of %d bytes, the limit is %d", len(raw), p.MaxEventBytes)}
 	}
