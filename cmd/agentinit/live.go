@@ -25,6 +25,10 @@ const orphanWait = 500 * time.Millisecond
 // for forwards, console and log files to take the last lines, and for stderr.
 const flushWait = time.Second
 
+// drainWait bounds how long the report about the end waits for the last output of the programs. Only a
+// slow disk of a log file and a slow reader of agentinit's output make it wait so long.
+const drainWait = 250 * time.Millisecond
+
 // atRest is how long after the seal the memory of the boot is given back. Earlier, work that begins
 // after the seal would need it again.
 const atRest = time.Second
@@ -244,6 +248,9 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 			b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
 		}
 	}
+	drainFor, drained := context.WithTimeout(context.Background(), drainWait)
+	b.plane.Drain(drainFor)
+	drained()
 	b.say(b.report(code, bootErr, result))
 	b.endTracing()
 	b.halt()

@@ -617,6 +617,59 @@ func TestCloseEndsRunningCaptures(t *testing.T) {
 	}
 }
 
+// Drain waits for the output of all programs, also for output that is on the way to a file. It is then in the
+// rings, and on the console it comes before what is written afterwards.
+func TestDrain(t *testing.T) {
+	hole := newSinkhole(t)
+	p := newPlane(t, Config{Stdout: hole.w, Format: FormatRaw})
+	dir := t.TempDir()
+	text := numbered(1000)
+	want := slices.Collect(strings.Lines(text))
+	var captures []*Capture
+	for i := range 40 {
+		o := Options{Program: fmt.Sprint("web", i), To: ToConsole}
+		if i%2 == 0 {
+			o.To, o.Path = ToFile, filepath.Join(dir, o.Program)
+		}
+		c, stdout, stderr := open(t, p, o)
+		write(t, stdout, text)
+		defer closeAll(t, stdout, stderr) // as if a process outside the tree had them
+		captures = append(captures, c)
+	}
+	p.Drain(t.Context())
+	fmt.Fprintln(p.Writer(), "the end")
+	for i, c := range captures {
+		if got := lastLines(c, Stdout, -1); len(got) != len(want) {
+			t.Errorf("web%d: %d lines, want %d", i, len(got), len(want))
+		}
+	}
+	if _, err := p.Open(Options{Program: "late"}); err == nil {
+		t.Error("Open after Drain succeeded")
+	}
+	p.Drain(t.Context()) // again: there is nothing to wait for
+	flush(t, p)
+	if got := string(hole.bytes(t)); !strings.HasSuffix(got, "\nthe end\n") {
+		t.Errorf("the console ends in %q", got[max(0, len(got)-100):])
+	}
+}
+
+// If a program's output cannot be taken, Drain waits no longer than it may.
+func TestDrainIsBounded(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	c.program.mu.Lock() // the reactor now waits at the ring
+	write(t, stdout, "a line\n")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.Drain(ended)
+	c.program.mu.Unlock()
+	p.Drain(t.Context())
+	if got := texts(lastLines(c, Stdout, -1)); len(got) != 1 {
+		t.Errorf("lines = %q", got)
+	}
+	closeAll(t, stdout, stderr)
+}
+
 func TestReadMergesFiltersAndFollows(t *testing.T) {
 	p := newPlane(t, Config{})
 	a, aOut, aErr := open(t, p, Options{Program: "a", Run: 1, To: ToNone})

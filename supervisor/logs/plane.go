@@ -198,12 +198,7 @@ func (p *Plane) list(names []string) []*programLog {
 // ends. An error names each file that did not take all of it. To flush all output of a program, first
 // wait for Done of its capture.
 func (p *Plane) Flush(ctx context.Context) error {
-	var late error // the same for all that ctx did not wait for
-	for _, q := range []*queue{p.console.out, p.console.err} {
-		if _, err := q.flush(ctx); err != nil { // the console keeps no bytes
-			late = err
-		}
-	}
+	late := p.flushConsole(ctx) // the same for all that ctx did not wait for
 	var errs []error
 	for _, f := range p.sinks() {
 		kept, err := f.queue.flush(ctx)
@@ -217,6 +212,15 @@ func (p *Plane) Flush(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("cannot flush all logs: %w", late))
 	}
 	return errors.Join(errs...)
+}
+
+func (p *Plane) flushConsole(ctx context.Context) (late error) {
+	for _, q := range []*queue{p.console.out, p.console.err} {
+		if _, err := q.flush(ctx); err != nil { // the console keeps no bytes
+			late = err
+		}
+	}
+	return late
 }
 
 // sinks returns all files that are known.
@@ -254,12 +258,25 @@ func (p *Plane) Reopen() {
 	}
 }
 
-// Close abandons the remaining captures, flushes until ctx ends and stops the package's goroutines.
-// What a file has not taken by then is lost, and the error says so. Lines written to Writer still pass
-// afterwards.
-func (p *Plane) Close(ctx context.Context) error {
+// Drain abandons the remaining captures and waits, until ctx ends, for their output: then it is in the
+// rings, and the console has taken it. So what is written to Writer from now on comes after it, and is
+// not dropped because of it. No capture can be opened any more.
+func (p *Plane) Drain(ctx context.Context) {
 	p.mu.Lock()
 	p.closed = true
+	reactors := p.reactors
+	p.mu.Unlock()
+	for _, r := range reactors {
+		r.drain(ctx)
+	}
+	_ = p.flushConsole(ctx) // Close flushes again and says what is missing
+}
+
+// Close drains and flushes until ctx ends, and stops the package's goroutines. What a file has not
+// taken by then is lost, and the error says so. Lines written to Writer still pass afterwards.
+func (p *Plane) Close(ctx context.Context) error {
+	p.Drain(ctx)
+	p.mu.Lock()
 	reactors := p.reactors
 	p.reactors = nil
 	p.mu.Unlock()

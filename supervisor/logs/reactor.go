@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -33,6 +34,9 @@ type reactor struct {
 	partials []*stream // streams with an unfinished line that may have to be flushed
 	timer    *time.Timer
 	tickAt   time.Time // when timer fires for partials; zero: it is not set
+	draining bool      // after opDrain
+	drained  chan struct{}
+	settled  func() // closes drained
 	done     chan struct{}
 }
 
@@ -46,6 +50,7 @@ const (
 	opPartial // a pump has left an unfinished line
 	opFlush   // check the unfinished lines
 	opSummary // report what the rate limit has suppressed
+	opDrain   // abandon every stream
 	opStop
 )
 
@@ -82,8 +87,9 @@ func newReactor() (*reactor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the epoll descriptor: %w", joinClose(err, wake))
 	}
-	r := &reactor{epoll: file, raw: raw, wake: wake, streams: map[int32]*stream{}, done: make(chan struct{})}
+	r := &reactor{epoll: file, raw: raw, wake: wake, streams: map[int32]*stream{}, drained: make(chan struct{}), done: make(chan struct{})}
 	r.blocking = file.SetReadDeadline(time.Time{}) != nil
+	r.settled = sync.OnceFunc(func() { close(r.drained) })
 	return r, nil
 }
 
@@ -103,7 +109,17 @@ func (r *reactor) post(c command) bool {
 	return true
 }
 
-// stop ends the goroutine. Streams that are still open are abandoned.
+// drain abandons every stream and waits, until ctx ends, for the output that the pipes held.
+func (r *reactor) drain(ctx context.Context) {
+	r.post(command{op: opDrain})
+	select {
+	case <-r.drained:
+	case <-r.done:
+	case <-ctx.Done():
+	}
+}
+
+// stop ends the goroutine. It closes the streams that are still open without reading them.
 func (r *reactor) stop() {
 	r.post(command{op: opStop})
 	<-r.done
@@ -131,6 +147,9 @@ func (r *reactor) run() {
 			}
 		}
 		readBuffers.Put(buf)
+		if r.draining && len(r.streams) == 0 {
+			r.settled()
+		}
 		if stop {
 			r.shut()
 			return
@@ -178,6 +197,11 @@ func (r *reactor) commands(buf []byte) (stop bool) {
 			}
 		case opFlush:
 			r.flushPartials()
+		case opDrain:
+			r.draining = true
+			for _, s := range r.streams {
+				r.abandon(s, buf)
+			}
 		case opStop:
 			stop = true
 		}
