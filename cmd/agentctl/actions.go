@@ -92,7 +92,7 @@ func newSignal(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "signal SIGNAL NAME...|--all",
 		Short:             "Send a signal to programs",
-		Long:              "Send a signal to programs. SIGNAL is a name, with or without SIG, or a number.",
+		Long:              "Send a signal to programs. SIGNAL is a name, with or without SIG, or a number.\nWith --all, it goes to every program that runs.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeSignal,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -83,6 +83,9 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if req.All { // as with supervisord, what does not run is left out
+		meant = slices.DeleteFunc(slices.Clone(meant), func(p supervisor.Status) bool { return p.PID == 0 })
+	}
 	if _, err := signame.Parse(req.Signal); err != nil {
 		return nil, api.Errorf(api.CodeBadRequest, "signal must be a name such as HUP, or a number from 1 to 64")
 	}

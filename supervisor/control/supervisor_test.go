@@ -115,6 +115,11 @@ func TestWithTheRealLoop(t *testing.T) {
 			t.Errorf("after a restart of all, %s is %v in run %d", p.Name, p.State, p.Run)
 		}
 	}
+	r, err = c.Signal(ctx, api.ActionRequest{All: true, Signal: "HUP"})
+	must(t, err)
+	if r.Failed() || len(r.Results) != 2 { // "bad" does not run
+		t.Fatalf("a signal to all: %+v", r)
+	}
 	r, err = c.Stop(ctx, api.ActionRequest{All: true})
 	must(t, err)
 	if r.Failed() {
