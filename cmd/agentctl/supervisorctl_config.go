@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -18,7 +17,7 @@ func (s *supervisorctl) avail(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(status.Programs, func(a, b api.Program) int { return cmp.Compare(supervisord.ProcessName(a), supervisord.ProcessName(b)) })
+	supervisord.SortByProcess(status.Programs)
 	for _, p := range status.Programs {
 		detail, err := s.box.Program(ctx, p.Name)
 		if err != nil {

@@ -126,6 +126,7 @@ func TestXMLRPC(t *testing.T) {
 		{"supervisor.getProcessInfo", []any{"we"}, faultOf(10, "BAD_NAME: we")},
 		{"supervisor.getProcessInfo", []any{"worker:*"}, faultOf(10, "BAD_NAME: worker:*")},
 		{"supervisor.getAllConfigInfo", nil, "autostart<boolean>1</boolean>group<string>web</string>"},
+		{"supervisor.getAllConfigInfo", nil, "<array><struct>autostart<boolean>1</boolean>group<string>worker</string>"}, // 0, 1, db, dead, web
 
 		{"supervisor.startProcess", []any{"db"}, truth(true)},
 		{"supervisor.startProcess", []any{"db", false}, truth(true)},
@@ -142,6 +143,10 @@ func TestXMLRPC(t *testing.T) {
 		{"supervisor.stopAllProcesses", []any{true}, "<array>" + outcome("web", "web") + "</array>"},
 		{"supervisor.signalProcess", []any{"web", "HUP"}, truth(true)},
 		{"supervisor.signalProcess", []any{"web", "1"}, truth(true)},
+		{"supervisor.signalProcess", []any{"web", 1}, truth(true)},
+		{"supervisor.signalProcess", []any{"web", 99}, faultOf(11, "BAD_SIGNAL: 99")},
+		{"supervisor.signalProcess", []any{1, "HUP"}, faultOf(2, "INCORRECT_PARAMETERS: parameter 1 must be of the type string")},
+		{"supervisor.signalAllProcesses", []any{1}, "<array>" + outcome("web", "web") + "</array>"},
 		{"supervisor.signalProcess", []any{"web", "BOGUS"}, faultOf(11, "BAD_SIGNAL: BOGUS")},
 		{"supervisor.signalProcess", []any{"web", "99"}, faultOf(11, "BAD_SIGNAL: 99")},
 		{"supervisor.signalProcess", []any{"web", "IOT"}, truth(true)},

@@ -1,12 +1,14 @@
 package supervisord
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,6 +126,10 @@ func (s session) call(c call) (any, error) {
 		return nil, newFault(incorrectParameters, "")
 	}
 	for i, v := range c.params {
+		if n, ok := v.(int); ok && i == len(params)-1 && strings.HasPrefix(c.method, "supervisor.signal") {
+			c.params[i] = strconv.Itoa(n) // supervisord takes the number of a signal too
+			continue
+		}
 		if typeOf(v) != params[i] {
 			return nil, newFault(incorrectParameters, fmt.Sprintf("parameter %d must be of the type %s", i+1, params[i]))
 		}
@@ -243,6 +249,7 @@ func (s session) allConfigInfo([]any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	SortByProcess(status.Programs)
 	out := []any{}
 	for _, p := range status.Programs {
 		detail, err := s.box.Program(s.ctx, p.Name)
@@ -259,6 +266,11 @@ func (s session) allConfigInfo([]any) (any, error) {
 		})
 	}
 	return out, nil
+}
+
+// SortByProcess puts programs into the order in which supervisord lists their configuration.
+func SortByProcess(programs []api.Program) {
+	slices.SortStableFunc(programs, func(a, b api.Program) int { return cmp.Compare(ProcessName(a), ProcessName(b)) })
 }
 
 // Mode is the part of a program's specification that supervisorctl's avail shows.
