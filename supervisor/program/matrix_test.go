@@ -286,7 +286,8 @@ var shownWords = strings.ReplaceAll(`
 | SCHEDULED | STOPPED | A schedule waits for its next run. It has not run yet, or its latest run was stopped. |
 | PAUSED | STOPPED, EXITED or FATAL | A schedule was stopped. No run starts until ~agentctl start NAME~; ~agentctl run NAME~ starts one run. |
 
-A service that has ended as expected is EXITED, and so is a schedule whose latest run has failed.
+A service that has ended as expected is EXITED, and so is a schedule whose latest run has failed. If the schedule has used up the restarts
+that its keys allow a run, it is FATAL until its next run.
 
 ~/health~, the metric ~agentinit_program_state~ and the event ~ProgramStateChanged~ have the state. In the event, ~completed~ is true
 with COMPLETED, and ~reason~ says that a schedule waits or is paused. ~agentctl status --json~ and ~GET /v1/programs~ have both: ~state~ is

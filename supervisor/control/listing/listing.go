@@ -44,7 +44,7 @@ func (p Program) Memory() int64 {
 // has no processes any more.
 func (p Program) living() api.ProgramUsage {
 	switch p.State {
-	case program.Stopped.String(), exited, program.Fatal.String():
+	case program.Stopped.String(), exited, fatal:
 		return api.ProgramUsage{}
 	}
 	if p.Usage == nil {
@@ -54,7 +54,7 @@ func (p Program) living() api.ProgramUsage {
 }
 
 // The states that several functions compare with.
-var running, backoff, exited = program.Running.String(), program.Backoff.String(), program.Exited.String()
+var running, backoff, exited, fatal = program.Running.String(), program.Backoff.String(), program.Exited.String(), program.Fatal.String()
 
 // AllRunning tells whether each program is running. A oneshot that has completed and a schedule
 // before, in and after a run count as running.
@@ -75,7 +75,7 @@ func runs(p Program) bool {
 		return p.Schedule != nil
 	case program.Stopping.String(): // so does a schedule whose run is stopped, if its next run will come
 		return p.Schedule != nil && !p.Schedule.Paused
-	case exited: // the latest run of a schedule has failed, but its next run will come
+	case exited, fatal: // the latest run of a schedule has failed, but its next run will come
 		return p.Schedule != nil && p.PID == 0
 	}
 	return false
@@ -175,7 +175,7 @@ func State(p api.Program) (state, colour string) {
 		return p.Display(), table.Green
 	case program.Starting.String(), program.Stopping.String(), backoff, program.ShownPaused:
 		return p.Display(), table.Yellow
-	case program.Fatal.String(), program.Exited.String():
+	case fatal, exited:
 		return p.Display(), table.Red
 	case program.ShownCompleted:
 		return p.Display(), table.Green

@@ -12,7 +12,7 @@ func TestAllRunning(t *testing.T) {
 	for want, programs := range map[bool][]api.Program{
 		true: {
 			{State: "RUNNING"}, {State: "EXITED", Shown: "COMPLETED"}, {State: "STOPPED", Shown: "SCHEDULED"},
-			{State: "EXITED", Schedule: &api.Schedule{}}, {State: "STARTING", PID: 7, Schedule: &api.Schedule{}},
+			{State: "EXITED", Schedule: &api.Schedule{}}, {State: "FATAL", Schedule: &api.Schedule{}}, {State: "STARTING", PID: 7, Schedule: &api.Schedule{}},
 			{State: "STOPPING", PID: 7, Schedule: &api.Schedule{}},
 		},
 		false: {
