@@ -78,7 +78,28 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 	if err != nil && !strings.HasPrefix(schedule, "@") {
 		err = badField(schedule, err)
 	}
+	if days, ok := table.(*cron.SpecSchedule); ok {
+		markStars(days, strings.Fields(schedule))
+	}
 	return table, false, err
+}
+
+// star marks a field of days that may be any day. If neither field of days has the mark, a day fits that
+// fits one of them; otherwise it must fit both. It is the library's own mark, which has no exported name.
+const star = 1 << 63
+
+// markStars marks fields such as "*/2", which the library does not: in crontab(5), a field of days
+// restricts nothing if it begins with a star.
+func markStars(days *cron.SpecSchedule, fields []string) {
+	if len(fields) != 5 { // "@daily"
+		return
+	}
+	if strings.HasPrefix(fields[2], "*") {
+		days.Dom |= star
+	}
+	if strings.HasPrefix(fields[4], "*") {
+		days.Dow |= star
+	}
 }
 
 // badField names the first field that is wrong, and what it takes: cron only says "end of range (25)

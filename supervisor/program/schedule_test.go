@@ -111,6 +111,12 @@ func TestParseSchedule(t *testing.T) {
 		{schedule: "@every 10m", want: "2026-07-01T12:10:00Z", every: true},
 		{schedule: "@every 1s", want: "2026-07-01T12:00:01Z", every: true},
 		{schedule: "0 0 30 2 *", zone: "UTC", want: "0001-01-01T00:00:00Z"},
+		// Both fields of days restrict: one is enough. A field that begins with "*" does not, as in crontab(5).
+		{schedule: "0 0 13 * fri", zone: "UTC", want: "2026-07-03T00:00:00Z"},
+		{schedule: "0 0 1-31/2 * tue", zone: "UTC", want: "2026-07-03T00:00:00Z"},
+		{schedule: "0 0 */2 * tue", zone: "UTC", want: "2026-07-07T00:00:00Z"},
+		{schedule: "0 0 13 * */7", zone: "UTC", want: "2026-09-13T00:00:00Z"},
+		{schedule: "@daily", zone: "UTC", want: "2026-07-02T00:00:00Z"},
 	} {
 		got, err := ParseSchedule(c.schedule, c.zone)
 		if err != nil {
