@@ -172,10 +172,23 @@ type variable struct{ name, value string }
 // environmentName matches what supervisord takes for a name.
 var environmentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_/.+():-]+$`) })
 
-// splitEnvironment reads KEY=VALUE pairs with commas between them, as supervisord does with the shlex
-// of Python that is not POSIX's: a value that begins with a quote ends with the same quote, a backslash is
-// an ordinary character, and quotes at both ends are dropped.
-func splitEnvironment(text string) (pairs []variable, err error) {
+// splitEnvironment reads KEY=VALUE pairs with commas between them, as supervisord does up to 4.3 with the
+// shlex of Python that is not POSIX's: a value that begins with a quote ends with the same quote, a
+// backslash is an ordinary character, and quotes at both ends are dropped. What is wrong then, but right
+// with the quotes that 4.4 has, is read as there.
+func splitEnvironment(text string) ([]variable, error) {
+	pairs, err := splitPairs(text, false)
+	if err != nil {
+		if posix, other := splitPairs(text, true); other == nil {
+			return posix, nil
+		}
+	}
+	return pairs, err
+}
+
+// splitPairs is splitEnvironment for one kind of quotes. With escapes, a backslash between double quotes
+// quotes itself and the double quote.
+func splitPairs(text string, escapes bool) (pairs []variable, err error) {
 	for text = strings.TrimSpace(text); text != ""; {
 		name, rest, ok := strings.Cut(text, "=")
 		if name = strings.TrimSpace(name); !ok || !environmentName().MatchString(name) {
@@ -186,7 +199,7 @@ func splitEnvironment(text string) (pairs []variable, err error) {
 		quoted := rest != "" && strings.Contains(`'"`, rest[:1])
 		switch end := strings.IndexByte(rest, ','); {
 		case quoted:
-			if value, after, ok = strings.Cut(rest[1:], rest[:1]); !ok {
+			if value, after, ok = cutQuoted(rest, escapes); !ok {
 				return nil, fmt.Errorf("the quote of the value of %s is not closed", name)
 			}
 		case end >= 0:
@@ -196,8 +209,26 @@ func splitEnvironment(text string) (pairs []variable, err error) {
 		if after != "" && after[0] != ',' || !quoted && strings.ContainsFunc(value, unicode.IsSpace) {
 			return nil, fmt.Errorf("the value of %s is not one word", name)
 		}
-		pairs = append(pairs, variable{name, strings.Trim(value, `'"`)})
+		if !escapes {
+			value = strings.Trim(value, `'"`)
+		}
+		pairs = append(pairs, variable{name, value})
 		text = strings.TrimSpace(strings.TrimPrefix(after, ","))
 	}
 	return pairs, nil
+}
+
+// cutQuoted cuts text, which begins with a quote, behind the next quote of the same kind.
+func cutQuoted(text string, escapes bool) (value, after string, ok bool) {
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == text[0]:
+			return b.String(), text[i+1:], true
+		case escapes && text[0] == '"' && c == '\\' && i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+		}
+		b.WriteByte(text[i])
+	}
+	return "", "", false
 }
