@@ -448,8 +448,12 @@ func (t *table) restarts() {
 	if !ok {
 		return
 	}
-	var list []any
-	for _, code := range strings.Split(codes, ",") {
+	written := strings.Split(codes, ",")
+	if codes == "" { // no code is expected
+		written = nil
+	}
+	list := make([]any, 0, len(written))
+	for _, code := range written {
 		n, err := strconv.ParseUint(strings.TrimSpace(code), 10, 8)
 		if err != nil {
 			t.fail("exitcodes", "it is no list of exit codes", "write numbers from 0 to 255 with commas between them")

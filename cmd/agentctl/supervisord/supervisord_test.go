@@ -78,6 +78,7 @@ func TestConversions(t *testing.T) {
 		"environment of all": {"[supervisord]\nenvironment=ROOT=/srv\n" + sleep + "environment=DATA=%(ENV_ROOT)s/data",
 			[]string{"[supervisor.defaults.environment]", `ROOT = "/srv"`, `DATA = "/srv/data"`}, 0},
 		"restart":               {sleep + "autorestart=unexpected\nexitcodes=0, 2\nstartretries=5\nstartsecs=0\nautostart=off", []string{`restart = "on-failure"`, "exit_codes = [0, 2]", "start_retries = 5", "start_seconds = 0", "autostart = false"}, 0},
+		"no expected code":      {sleep + "exitcodes=", []string{"exit_codes = []"}, 0},
 		"restart always":        {sleep + "autorestart=true", []string{`restart = "always"`}, 0},
 		"a job":                 {sleep + "autorestart=false\nstartsecs=0", []string{`restart = "never"`, "start_seconds = 0", "!type = \"oneshot\""}, 0},
 		"a server that leaves":  {sleep + "autorestart=false\nstartsecs=0", []string{`kill = "process"`}, 0},
