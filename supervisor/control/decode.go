@@ -160,6 +160,9 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 			return out, api.Errorf(api.CodeBadRequest, "lines must be a number or all, not %q", v)
 		}
 		out.Files = out.Lines > 0
+		if out.Lines == 0 {
+			out.Lines = -1 // in logs.Query, 0 is all
+		}
 	}
 	for name, at := range map[string]*time.Time{"since": &out.Since, "until": &out.Until} {
 		if v := q.Get(name); v != "" {

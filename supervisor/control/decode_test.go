@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // FuzzRequests decodes any input as every kind of request. The result is within the limits or is a
@@ -50,6 +51,21 @@ func FuzzRequests(f *testing.F) {
 			t.Fatalf("accepted %+v", w)
 		}
 	})
+}
+
+// lines is the number of old lines: 0 is none, as with agentctl logs -n 0.
+func TestLinesOfLogs(t *testing.T) {
+	for given, want := range map[string]logs.Query{
+		"": {}, "lines=": {}, "lines=0": {Lines: -1}, "lines=-1": {Lines: -1}, "lines=7": {Lines: 7, Files: true}, "lines=all": {Files: true},
+	} {
+		q, err := url.ParseQuery(given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := decodeLogs(q, "b00t"); err != nil || got.Lines != want.Lines || got.Files != want.Files {
+			t.Errorf("%s: lines %d, files %v, %v", given, got.Lines, got.Files, err)
+		}
+	}
 }
 
 // A text that is not Unicode would run or be recorded as another text.

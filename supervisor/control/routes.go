@@ -84,7 +84,7 @@ func routes() []route {
 				{Name: "until", Type: "string", Doc: "RFC 3339 instant; lines before it"},
 				{Name: "after", Type: "string", Doc: "cursor of a line; only lines after it"},
 				{Name: "grep", Type: "string", Doc: "RE2 that the line must match"},
-				{Name: "lines", Type: "string", Doc: "begin with the newest so many that match; negative: none; all: also what only log files have"},
+				{Name: "lines", Type: "string", Doc: "begin with the newest so many that match; 0 or negative: none; all: also what only log files have"},
 				{Name: "previous", Type: "boolean", Doc: "the latest run of each program that has ended"},
 				{Name: "follow", Type: "boolean", Doc: "go on with lines as they come"}},
 			Doc: "Captured output as JSON lines or server-sent events, in the order in which it was read. An event's id is the line's cursor; Last-Event-ID goes on after it."},
