@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +30,48 @@ func TestEndBeforeTheManifest(t *testing.T) {
 	}
 	if report, err := os.ReadFile(filepath.Join(root, "report")); err != nil || !strings.Contains(string(report), "cannot reserve memory") {
 		t.Errorf("the report is %q, %v", report, err)
+	}
+}
+
+// What programs print before they end comes before the report about the end of the box, which is the last
+// line of the log and has their last lines of stderr.
+func TestTheReportIsTheLastLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	defer func(stdout *os.File) { os.Stdout = stdout }(os.Stdout)
+	os.Stdout = out
+	b, err := newBox(options{root: t.TempDir()}, nil, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.speak(errors.New("no manifest"))
+	var result supervisor.Result
+	for i := range 8 {
+		name := fmt.Sprint("p", i)
+		c, err := b.plane.Open(logs.Options{Program: name, Run: 1, To: logs.ToConsole})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A pipe holds it before anyone reads.
+		if _, err := io.WriteString(c.Stderr, strings.Repeat(strings.Repeat("x", 999)+"\n", 60)+"last words\n"); err != nil {
+			t.Fatal(err)
+		}
+		c.Started(1)
+		result.Programs = append(result.Programs, supervisor.Status{Name: name, Run: 1, State: program.Stopped})
+	}
+	b.end(nil, result)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	last := lines[len(lines)-1]
+	if len(lines) != 8*61+1 || !strings.Contains(last, `"Terminated"`) || strings.Count(last, "last words") != 8 {
+		t.Errorf("%d lines, the last one is %s", len(lines), last[:min(len(last), 1000)])
 	}
 }
 

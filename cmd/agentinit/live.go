@@ -27,7 +27,7 @@ const flushWait = time.Second
 
 // drainWait bounds how long the report about the end waits for the last output of the programs. Only a
 // slow disk of a log file and a slow reader of agentinit's output make it wait so long.
-const drainWait = 250 * time.Millisecond
+const drainWait = 500 * time.Millisecond
 
 // atRest is how long after the seal the memory of the boot is given back. Earlier, work that begins
 // after the seal would need it again.
