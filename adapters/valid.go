@@ -3,6 +3,7 @@ package adapters
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -79,6 +80,10 @@ func ParseTime(s string) (Time, error) {
 	v, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
 		return Time{}, err
+	}
+	// With an offset, the first and the last day can be in a year that RFC 3339 cannot write.
+	if y := v.UTC().Year(); y < 0 || y > 9999 {
+		return Time{}, fmt.Errorf("%q is in the year %d of UTC", s, y)
 	}
 	return At(v), nil
 }

@@ -51,7 +51,8 @@ func TestTimeIsMillisecondsUTCOrNull(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"A":"\u0032026-01-02T04:04:05.678Z"}`), &back); err != nil || back.A != at {
 		t.Errorf("escaped: %v %+v", err, back)
 	}
-	for _, bad := range []string{`12`, `"12"`, `"2026-01-02T04:04:05.678Z `, `{}`, `true`, `"2026-01-02T04:04:05.678Z\""`} {
+	for _, bad := range []string{`12`, `"12"`, `"2026-01-02T04:04:05.678Z `, `{}`, `true`, `"2026-01-02T04:04:05.678Z\""`,
+		`"9999-12-31T23:59:59-12:00"`, `"0000-01-01T00:00:00+12:00"`} { // in UTC they are in years that RFC 3339 cannot write
 		if json.Unmarshal([]byte(`{"A":`+bad+`}`), &back) == nil {
 			t.Errorf("%s was read as a time", bad)
 		}

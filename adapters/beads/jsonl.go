@@ -18,6 +18,37 @@ const (
 	maxImportBytes = 64 << 20 // bytes in all
 )
 
+// maxGrownLine is how long comments and dependencies may make the line of a bead in an export, in
+// bytes. It is so far below maxImportLine that the line can be imported also with the longest
+// description, tags and outcome that the bead may get later.
+const maxGrownLine = 3 << 20
+
+// checkLine refuses a bead whose line in an export has become too long. A long line takes time to
+// make, so it is made only if the bead has much text: a byte of text is at most 6 in JSON, and 2000
+// are enough for everything else of a comment or dependency.
+func checkLine(ctx context.Context, tx *sql.Tx, id string) error {
+	var most int
+	err := tx.QueryRowContext(ctx, `SELECT (SELECT coalesce(sum(6 * octet_length(text) + 2000), 0) FROM comments WHERE bead_id = ?1)
+		+ (SELECT coalesce(sum(6 * octet_length(extra) + 2000), 0) FROM deps WHERE from_id = ?1)`, id).Scan(&most)
+	if err != nil || most < maxGrownLine {
+		return err
+	}
+	got, err := exportBatch(ctx, tx, `b.id = ?`, id)
+	if err != nil {
+		return err
+	}
+	for _, x := range got {
+		line, err := x.line()
+		if err != nil {
+			return err
+		}
+		if len(line) > maxGrownLine {
+			return adapters.TooLarge("the bead with its comments and dependencies", maxGrownLine, int64(len(line)))
+		}
+	}
+	return nil
+}
+
 // record is one line of the exchange format, in the field names of bd.
 type record struct {
 	ID           string          `json:"id"`
@@ -134,7 +165,7 @@ func (l *Local) Export(ctx context.Context, w io.Writer) error {
 	return l.read(ctx, func(_ *opened, tx *sql.Tx) error {
 		after := ""
 		for {
-			batch, err := exportBatch(ctx, tx, after)
+			batch, err := exportBatch(ctx, tx, `b.id > ? ORDER BY b.id LIMIT ?`, after, exportBatchSize)
 			if err != nil || len(batch) == 0 {
 				return err
 			}
@@ -168,13 +199,14 @@ func (x exported) line() ([]byte, error) {
 	return joinExtra(x.record, x.extra)
 }
 
-func exportBatch(ctx context.Context, tx *sql.Tx, after string) ([]exported, error) {
+// exportBatch gives the beads for which a condition in SQL holds.
+func exportBatch(ctx context.Context, tx *sql.Tx, where string, args ...any) ([]exported, error) {
 	type row struct {
 		bead                       adapters.Bead
 		extra, parentExtra, origin string
 	}
 	rows, err := tx.QueryContext(ctx, `SELECT `+columns+`, b.extra, b.parent_extra, iif(b.origin_version = b.version, b.origin, '')
-		FROM beads b WHERE b.id > ? ORDER BY b.id LIMIT ?`, after, exportBatchSize)
+		FROM beads b WHERE `+where, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,7 @@ type imported struct {
 	line   int
 	parent string
 	depth  int
+	moved  bool // the stored bead had another parent, or none
 	extra  string
 	// parentExtra is what the edge to the parent contains in addition to its ends and type.
 	parentExtra string
@@ -90,7 +91,11 @@ func parseImport(r io.Reader) ([]imported, error) {
 
 func atLine(n int, err error) error {
 	e := adapters.AsError(err)
-	return adapters.Errorf(e.Code, "line %d: %s", n, e.Message).With("line", n, "field", e.Fields["field"]).Wrap(err)
+	at := adapters.Errorf(e.Code, "line %d: %s", n, e.Message).With("line", n).Wrap(err)
+	for name, value := range e.Fields {
+		at = at.With(name, value)
+	}
+	return at
 }
 
 func parseLine(raw []byte) (rec imported, err error) {
@@ -112,7 +117,7 @@ func (r *imported) check() error {
 	if err := adapters.CheckID("id", r.ID); err != nil {
 		return err
 	}
-	if strings.TrimSpace(r.Title) == "" {
+	if r.Title == "" { // blanks alone are a title: the box itself makes such beads
 		return adapters.Invalid("title", "is required")
 	}
 	if r.Priority < 0 || r.Priority > 4 {
@@ -192,7 +197,7 @@ func importAll(ctx context.Context, tx *sql.Tx, records []imported) (adapters.Im
 	slices.SortStableFunc(order, func(a, b imported) int { return a.depth - b.depth })
 	var written []imported
 	for _, r := range order {
-		changed, err := upsert(ctx, tx, r, &res)
+		changed, err := upsert(ctx, tx, &r, &res)
 		if err != nil {
 			return res, atLine(r.line, err)
 		}
@@ -200,12 +205,62 @@ func importAll(ctx context.Context, tx *sql.Tx, records []imported) (adapters.Im
 			written = append(written, r)
 		}
 	}
-	for _, r := range written {
-		if err := importEdges(ctx, tx, r); err != nil {
-			return res, atLine(r.line, err)
+	// Each step is done for all beads before the next one begins: an edge can be refused because of
+	// other edges and parents, and must not be because of those that this file replaces.
+	for _, step := range []func(context.Context, *sql.Tx, imported) error{settle, dropEdges, importEdges, checkMove} {
+		for _, r := range written {
+			if err := step(ctx, tx, r); err != nil {
+				return res, atLine(r.line, err)
+			}
 		}
 	}
 	return res, nil
+}
+
+// settle stores how deep a bead stands below its parents, and those below it. It refuses a bead that
+// stands too deep, or below itself.
+func settle(ctx context.Context, tx *sql.Tx, r imported) error {
+	if r.parent == "" && !r.moved {
+		return nil
+	}
+	var depth, deepest int
+	err := tx.QueryRowContext(ctx, `WITH RECURSIVE up(id, n) AS (VALUES(?1, 0)
+			UNION ALL SELECT b.parent_id, n + 1 FROM up JOIN beads b ON b.id = up.id WHERE b.parent_id IS NOT NULL AND n <= ?2)
+		SELECT max(n) FROM up`, r.ID, adapters.MaxBeadDepth).Scan(&depth)
+	if err != nil {
+		return err
+	}
+	if depth <= adapters.MaxBeadDepth && depth == r.depth && !r.moved {
+		return nil // a new bead: those below it are in the file, too
+	}
+	const below = `WITH RECURSIVE below(id, depth) AS (VALUES(?1, ?2)
+		UNION ALL SELECT b.id, below.depth + 1 FROM below JOIN beads b ON b.parent_id = below.id WHERE below.depth <= ?3) `
+	if err := tx.QueryRowContext(ctx, below+`SELECT max(depth) FROM below`, r.ID, depth, adapters.MaxBeadDepth).Scan(&deepest); err != nil {
+		return err
+	}
+	if deepest > adapters.MaxBeadDepth {
+		return adapters.OverLimit("depth", adapters.MaxBeadDepth)
+	}
+	_, err = tx.ExecContext(ctx, below+`UPDATE beads SET depth = below.depth FROM below WHERE beads.id = below.id`, r.ID, depth, adapters.MaxBeadDepth)
+	return err
+}
+
+// checkMove refuses a new parent with which a bead would wait for itself. importEdges has checked the
+// edges of the file itself.
+func checkMove(ctx context.Context, tx *sql.Tx, r imported) error {
+	if !r.moved || r.parent == "" {
+		return nil
+	}
+	for _, wait := range [][2]moment{
+		{{r.ID, 'g'}, {r.parent, 'g'}},
+		{{r.parent, 'e'}, {r.ID, 'e'}},
+		{{r.parent, 'k'}, {r.ID, 'e'}},
+	} {
+		if err := checkWait(ctx, tx, wait[0], wait[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // place finds a record's parent, by its parent-child edge or its id, and its
@@ -253,13 +308,14 @@ func parentByID(id string) string {
 }
 
 // upsert writes a record if it is new, or newer than the stored one.
-func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportResult) (bool, error) {
+func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportResult) (bool, error) {
 	tags, err := json.Marshal(adapters.TagSet(r.Labels))
 	if err != nil {
 		return false, err
 	}
 	var updated, version int64
-	err = tx.QueryRowContext(ctx, `SELECT updated_at, version FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version)
+	var parent string
+	err = tx.QueryRowContext(ctx, `SELECT updated_at, version, coalesce(parent_id, '') FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version, &parent)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		res.Created++
@@ -270,6 +326,7 @@ func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportRes
 		return false, nil
 	default:
 		res.Updated++
+		r.moved = parent != r.parent
 		r.Version = max(r.Version, version+1)
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, actor, created_by, tags, outcome,
@@ -294,11 +351,14 @@ func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportRes
 	return true, err
 }
 
+func dropEdges(ctx context.Context, tx *sql.Tx, r imported) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM deps WHERE from_id = ?`, r.ID)
+	return err
+}
+
 func importEdges(ctx context.Context, tx *sql.Tx, r imported) error {
-	for _, stmt := range []string{`DELETE FROM deps WHERE from_id = ?`, `DELETE FROM comments WHERE bead_id = ?`} {
-		if _, err := tx.ExecContext(ctx, stmt, r.ID); err != nil {
-			return err
-		}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM comments WHERE bead_id = ?`, r.ID); err != nil {
+		return err
 	}
 	for _, d := range r.Dependencies {
 		if d.Type == adapters.DepParentChild {

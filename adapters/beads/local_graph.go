@@ -27,7 +27,10 @@ func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, err
 			return err
 		}
 		res, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type, extra) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type, extra)
-		return touched(ctx, tx, dep.From, res, err)
+		if err := touched(ctx, tx, dep.From, res, err); err != nil {
+			return err
+		}
+		return checkLine(ctx, tx, dep.From)
 	})
 	return dep, err
 }
@@ -90,12 +93,17 @@ func checkCycle(ctx context.Context, tx *sql.Tx, dep adapters.Dep) error {
 	if dep.Type == adapters.DepWaitsFor {
 		start.what = 'k'
 	}
-	goal := moment{dep.From, 'g'}
+	return checkWait(ctx, tx, moment{dep.From, 'g'}, start)
+}
+
+// checkWait refuses that the moment goal comes after the moment start when start comes, over any
+// path, after goal.
+func checkWait(ctx context.Context, tx *sql.Tx, goal, start moment) error {
 	came := map[moment]moment{start: {}}
 	for queue := []moment{start}; len(queue) > 0; queue = queue[1:] {
 		m := queue[0]
 		if m == goal {
-			return cycleError(dep, came, m)
+			return cycleError(goal.id, came, m)
 		}
 		next, err := waits(ctx, tx, m)
 		if err != nil {
@@ -136,12 +144,12 @@ func waits(ctx context.Context, tx *sql.Tx, m moment) ([]moment, error) {
 	})
 }
 
-func cycleError(dep adapters.Dep, came map[moment]moment, end moment) error {
+func cycleError(from string, came map[moment]moment, end moment) error {
 	var path []string
 	for m := end; m.id != ""; m = came[m] {
 		path = append(path, m.id)
 	}
-	path = append(path, dep.From)
+	path = append(path, from)
 	slices.Reverse(path)
-	return adapters.Errorf(adapters.CodeDependencyCycle, "%s would wait for itself", dep.From).With("path", slices.Compact(path))
+	return adapters.Errorf(adapters.CodeDependencyCycle, "%s would wait for itself", from).With("path", slices.Compact(path))
 }

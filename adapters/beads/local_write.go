@@ -94,6 +94,9 @@ func (l *Local) CreateChild(ctx context.Context, in adapters.NewBead) (adapters.
 				return "", adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
 			}
 			id := in.ParentID + "." + strconv.Itoa(number)
+			if adapters.CheckID("id", id) != nil {
+				return "", adapters.Invalid("parent_id", "is too long for the id of a child")
+			}
 			err = insert(ctx, tx, id, in, depth+1, "task")
 			if sqlite.IsConstraint(err) {
 				continue // an imported bead that has another parent now has this id
@@ -331,7 +334,10 @@ func (l *Local) Comment(ctx context.Context, id, text string) (c adapters.BeadCo
 				fresh, id, adapters.MetaFrom(ctx).Actor, text, now()); err != nil {
 				return "", err
 			}
-			return fresh, set(ctx, tx, id, `status = status`)
+			if err := set(ctx, tx, id, `status = status`); err != nil {
+				return "", err
+			}
+			return fresh, checkLine(ctx, tx, id)
 		})
 		if err != nil {
 			return err
