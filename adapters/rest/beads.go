@@ -135,7 +135,9 @@ func showBead(q *request) error {
 		return err
 	}
 	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), id)
-	if err == nil && matches(q.list("If-None-Match"), etag(b.Version)) {
+	// The version of a bead that is not closed does not tell everything: blocked_by changes when another
+	// bead is closed.
+	if err == nil && b.Status == adapters.BeadClosed && matches(q.list("If-None-Match"), etag(b.Version)) {
 		q.begin("").Set("ETag", etag(b.Version))
 		q.w.WriteHeader(http.StatusNotModified)
 		return nil

@@ -60,13 +60,14 @@ func parseEvents(t testing.TB, stream []byte) []sseEvent {
 
 func TestBeadsWire(t *testing.T) {
 	b := newBox(t)
-	var epic, child adapters.Bead
+	var epic, child, blocker adapters.Bead
 	made := b.do("agent-1", "POST", "/v1/beads/epics", `{"title":"ship it","unknown":1}`).is(201)
 	made.into(&epic)
 	if epic.CreatedBy != "agent-1" || epic.Actor != "" || made.header.Get("ETag") != `"v1"` || made.header.Get("Location") != "/v1/beads/"+epic.ID {
 		t.Errorf("%+v %v", epic, made.header)
 	}
 	b.do("agent-1", "POST", "/v1/beads/children", fmt.Sprintf(`{"title":"part","parent_id":%q}`, epic.ID)).is(201).into(&child)
+	b.do("agent-1", "POST", "/v1/beads/epics", `{"title":"first"}`).is(201).into(&blocker)
 	path := "/v1/beads/" + child.ID
 
 	b.do("agent-1", "POST", path+"/claim", `{"actor":"agent-2"}`).is(403).problem(adapters.CodePermissionDenied)
@@ -79,6 +80,17 @@ func TestBeadsWire(t *testing.T) {
 	// A call that an admin forwards for an agent has only the rights of the agent.
 	b.do("admin", "POST", path+"/close", `{"outcome":"x"}`, "Agentbox-Actor", "agent-2").is(403)
 	b.do("agent-2", "POST", path+"/close", `{}`, "Agentbox-Actor", "agent-1").is(403)
+	// What a bead waits for changes without a new version, so a copy of an open bead is never called fresh.
+	blocked := func(want string) {
+		t.Helper()
+		if got := b.do("reader", "GET", "/v1/beads/"+epic.ID, "", "If-None-Match", `"v2"`).is(200).body; !strings.Contains(string(got), want) {
+			t.Errorf("%s has no %s", got, want)
+		}
+	}
+	b.do("admin", "POST", "/v1/beads/"+epic.ID+"/deps", fmt.Sprintf(`{"to":%q}`, blocker.ID)).is(201)
+	blocked(fmt.Sprintf(`"blocked_by":[%q]`, blocker.ID))
+	b.do("admin", "POST", "/v1/beads/"+blocker.ID+"/close", `{}`).is(200)
+	blocked(`"blocked_by":[]`)
 	b.do("admin", "POST", path+"/close", `{"outcome":"x"}`).is(200)
 	b.do("agent-1", "POST", path+"/claim", "").is(409).problem(adapters.CodeNotClaimable)
 
