@@ -133,6 +133,10 @@ func granted(call uint64, g Grant, r Registration) Event {
 	}
 }
 
+// unknownSession is what an answer 401 to the token of a session means. A host keeps nothing of a
+// session whose box has registered again, so it cannot say more itself.
+const unknownSession = "the host does not know this session any more: it has forgotten it, or a copy of this box has registered"
+
 // Heartbeat sends the state of the box to the host. The result is a Beaten, a Failed or a Gone.
 // token is the token of the session; if it is "", the request has the credentials of the box.
 func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token string) Event {
@@ -145,8 +149,8 @@ func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token strin
 	case http.StatusGone, http.StatusNotFound:
 		return a.gone(call)
 	case http.StatusUnauthorized:
-		if token != "" { // the host knows neither the session nor its token
-			return a.gone(call)
+		if token != "" {
+			return Gone{Call: call, Reason: unknownSession, RetryAfter: a.retryAfter}
 		}
 		return a.failed(call)
 	default:

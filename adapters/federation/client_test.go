@@ -177,6 +177,7 @@ func TestAnswersToHeartbeat(t *testing.T) {
 		"ok":         {200, `{"next_in_s":9}`, Beaten{Call: 3, NextIn: 9 * sec}},
 		"gone":       {410, `{"reason":"full","permanent":true,"retry_after_s":5}`, Gone{Call: 3, Reason: "full", Permanent: true, RetryAfter: 5 * sec}},
 		"not found":  {404, `x`, Gone{Call: 3, Reason: "the host answered 404 Not Found"}},
+		"replaced":   {401, `{"code":"UNAUTHENTICATED","reason":"wrong","message":"the credential is wrong"}`, Gone{Call: 3, Reason: unknownSession}},
 		"empty":      {200, ``, Failed{Call: 3, Reason: "the host's answer is not valid JSON of the protocol"}},
 		"no content": {204, ``, Failed{Call: 3, Reason: "the host answered 204 No Content"}},
 	} {
