@@ -2,9 +2,12 @@ package adapters
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -79,7 +82,7 @@ func ParseTime(s string) (Time, error) {
 	}
 	v, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
-		return Time{}, err
+		return Time{}, fmt.Errorf("%.64q is no time of RFC 3339, such as 2026-01-02T15:04:05Z", s)
 	}
 	// With an offset, the first and the last day can be in a year that RFC 3339 cannot write.
 	if y := v.UTC().Year(); y < 0 || y > 9999 {
@@ -184,6 +187,22 @@ func CheckUnicode(field string, raw []byte) error {
 		return Invalid(field, "%v", err)
 	}
 	return nil
+}
+
+// Undecodable is the error of a caller whose JSON json.Unmarshal does not take. It names the member of
+// a wrong type as it is written; whole names the text.
+func Undecodable(whole string, err error) error {
+	if coded, ok := errors.AsType[*Error](err); ok {
+		return coded
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		// For a member of an embedded struct, the path has the name of the Go type, with a capital.
+		path := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(name string) bool {
+			return name != "" && name[0] >= 'A' && name[0] <= 'Z'
+		})
+		return Invalid(cmp.Or(strings.Join(path, "."), whole), "must not be a JSON %s", Cut(wrong.Value, 32))
+	}
+	return Invalid(whole, "is not JSON of the contract: %v", err)
 }
 
 // CheckElements refuses a JSON array of more than limit elements, before memory is taken for them.

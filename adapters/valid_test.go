@@ -3,6 +3,7 @@ package adapters
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +140,37 @@ func TestVersions(t *testing.T) {
 		if err != nil && !errors.Is(err, ErrContractMismatch) {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// An error about JSON names what its sender has written, and nothing of the program that reads it.
+func TestUndecodable(t *testing.T) {
+	type Part struct {
+		Priority int `json:"priority"`
+	}
+	type inner struct {
+		ID string `json:"id"`
+	}
+	var text struct {
+		Part
+		Title string  `json:"title"`
+		Deps  []inner `json:"deps"`
+		At    Time    `json:"at"`
+	}
+	for raw, want := range map[string]string{
+		`{"title":5}`:          "title: must not be a JSON number",
+		`{"priority":"1"}`:     "priority: must not be a JSON string",
+		`{"deps":[{"id":{}}]}`: "deps.id: must not be a JSON object",
+		`[]`:                   "line: must not be a JSON array",
+		`{"at":"today"}`:       `line: is not JSON of the contract: "today" is no time of RFC 3339, such as 2026-01-02T15:04:05Z`,
+		`{`:                    "line: is not JSON of the contract: unexpected end of JSON input",
+	} {
+		err := json.Unmarshal([]byte(raw), &text)
+		if e := AsError(Undecodable("line", err)); err == nil || e.Code != CodeValidation || e.Message != want {
+			t.Errorf("%s: %v, want %s", raw, e, want)
+		}
+	}
+	if coded := NotFound("x", "y"); Undecodable("line", fmt.Errorf("z: %w", coded)) != error(coded) {
+		t.Error("an error with a code has lost it")
 	}
 }

@@ -103,10 +103,10 @@ func parseLine(raw []byte) (rec imported, err error) {
 		return rec, err
 	}
 	if err := json.Unmarshal(raw, &rec.record); err != nil {
-		return rec, adapters.Invalid("line", "%v", err)
+		return rec, adapters.Undecodable("line", err)
 	}
 	if rec.extra, err = membersBeside(raw, recordMembers...); err != nil {
-		return rec, adapters.Invalid("line", "%v", err)
+		return rec, adapters.Undecodable("line", err)
 	}
 	rec.origin, rec.parentExtra = string(raw), "{}"
 	return rec, rec.check()

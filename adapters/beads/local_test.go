@@ -283,3 +283,20 @@ func TestExportOfTheLargestBead(t *testing.T) {
 		})
 	}
 }
+
+func TestImportNamesTheWrongMember(t *testing.T) {
+	l := newLocal(t, filepath.Join(t.TempDir(), "beads.db"))
+	if err := l.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Disconnect(context.Background()) }()
+	for line, want := range map[string]string{
+		`{"id":1}`: "line 1: id: must not be a JSON number",
+		`{"id":"a","title":"t","created_at":"today"}`: `line 1: line: is not JSON of the contract: "today" is no time of RFC 3339, such as 2026-01-02T15:04:05Z`,
+	} {
+		_, err := l.Import(t.Context(), strings.NewReader(line), adapters.ImportOpt{})
+		if err == nil || adapters.AsError(err).Message != want {
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+}

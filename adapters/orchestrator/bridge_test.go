@@ -312,6 +312,10 @@ func TestGarbage(t *testing.T) {
 		w.say(c.line)
 		w.expect(c.id, c.code)
 	}
+	w.say(`{"jsonrpc":"2.0","id":5,"method":"agent.get","params":{"agentId":7}}`)
+	if m := w.expect("5", rpcInvalidParams); m.Error.Message != "agentId: must not be a JSON number" {
+		t.Errorf("the error says %q", m.Error.Message)
+	}
 	long := `{"jsonrpc":"2.0","id":14,"method":"ping","params":{"x":"` + strings.Repeat("x", maxLine) + `"}}`
 	w.say(long[:maxLine-3] + `"}}`) // the longest permitted line
 	w.expect("14", 0)

@@ -128,7 +128,7 @@ func params[T any](raw json.RawMessage) (T, error) {
 		return p, adapters.Invalid("params", "must be an object")
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
-		return p, adapters.Errorf(adapters.CodeValidation, "params: %w", err).With("field", "params")
+		return p, adapters.Undecodable("params", err)
 	}
 	return p, nil
 }

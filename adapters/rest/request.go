@@ -2,14 +2,12 @@ package rest
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,21 +161,10 @@ func unmarshal(raw []byte, out any) error {
 	if err := adapters.CheckUnicode("body", raw); err != nil {
 		return err
 	}
-	err := json.Unmarshal(raw, out)
-	if err == nil {
-		return nil
+	if err := json.Unmarshal(raw, out); err != nil {
+		return adapters.Undecodable("body", err)
 	}
-	if coded, ok := errors.AsType[*adapters.Error](err); ok {
-		return coded
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		// For a member of an embedded struct, the path has the name of the Go type, with a capital.
-		path := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(name string) bool {
-			return name != "" && name[0] >= 'A' && name[0] <= 'Z'
-		})
-		return adapters.Invalid(cmp.Or(strings.Join(path, "."), "body"), "must not be a JSON %s", adapters.Cut(wrong.Value, 32))
-	}
-	return adapters.Errorf(adapters.CodeValidation, "the body is not JSON of the contract: %v", err).With("field", "body")
+	return nil
 }
 
 // page reads limit and cursor from the query.
