@@ -205,7 +205,7 @@ func privacyShape() *shape {
 		field("port", port("Loopback port of the sidecar (E025). OPF_PORT.").def(9092)),
 		field("dtype", enum("Precision; q4 on the CPU only (E024). OPF_DTYPE.", "bf16", "f32", "q4").def("bf16")),
 		field("model", text("Model identifier. OPF_MODEL.").def("openai/privacy-filter")),
-		field("policy", table("What happens for each slot and direction. OPF_POLICY_<SLOT>.",
+		field("policy", table("What happens to text that is written, for each slot and direction. OPF_POLICY_<SLOT>. An import of beads and a restore are written as they are, because they put back what was stored before.",
 			policy("pods", "strict"), policy("memory", "strict"), policy("events", "soft"), policy("beads", "soft"),
 			policy("orchestrator", "off"), direction("inbound", "OPF_POLICY_INBOUND"), direction("outbound", "OPF_POLICY_OUTBOUND"),
 		)),
