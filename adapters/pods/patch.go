@@ -91,7 +91,7 @@ func decodePatch(raw []byte) (jsonpatch.Patch, error) {
 	}
 	ops, err := jsonpatch.DecodePatch(raw)
 	if err != nil {
-		return nil, adapters.Invalid("patch", "is not a JSON Patch: %v", err)
+		return nil, adapters.Undecodable("patch", err)
 	}
 	for i, op := range ops {
 		if _, err := op.Path(); err != nil {

@@ -31,7 +31,7 @@ func listPods(q *request) error {
 
 func (q *request) readOpt() adapters.ReadOpt {
 	return adapters.ReadOpt{
-		Accept: strings.Join(q.Header.Values("Accept"), ", "), Range: q.Header.Get("Range"), IfNoneMatch: q.list("If-None-Match"), Public: q.podRoot(),
+		Accept: strings.Join(q.Header.Values("Accept"), ", "), IfNoneMatch: q.list("If-None-Match"), Public: q.podRoot(),
 	}
 }
 
@@ -49,7 +49,13 @@ func (q *request) podRoot() *url.URL {
 }
 
 func readPod(q *request) error {
-	res, err := q.s.cfg.Slots.Pods().Read(q.Context(), q.podPath(), q.readOpt())
+	opt := q.readOpt()
+	// With If-Range, the caller wants a part only of the version that it has the rest of, and otherwise
+	// the whole. It gets the whole: which version there is, is not known before the read.
+	if q.Header.Get("If-Range") == "" {
+		opt.Range = q.Header.Get("Range")
+	}
+	res, err := q.s.cfg.Slots.Pods().Read(q.Context(), q.podPath(), opt)
 	if err != nil {
 		return err
 	}
