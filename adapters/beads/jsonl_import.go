@@ -214,13 +214,13 @@ func importAll(ctx context.Context, tx *sql.Tx, records []imported) (adapters.Im
 			}
 		}
 	}
-	return res, nil
+	return res, checkDepth(ctx, tx, written)
 }
 
-// settle stores how deep a bead stands below its parents, and those below it. It refuses a bead that
-// stands too deep, or below itself.
+// settle stores how deep a bead with another parent now stands, and those below it. It refuses a bead
+// that stands below itself or takes others too deep.
 func settle(ctx context.Context, tx *sql.Tx, r imported) error {
-	if r.parent == "" && !r.moved {
+	if !r.moved {
 		return nil
 	}
 	var depth, deepest int
@@ -229,9 +229,6 @@ func settle(ctx context.Context, tx *sql.Tx, r imported) error {
 		SELECT max(n) FROM up`, r.ID, adapters.MaxBeadDepth).Scan(&depth)
 	if err != nil {
 		return err
-	}
-	if depth <= adapters.MaxBeadDepth && depth == r.depth && !r.moved {
-		return nil // a new bead: those below it are in the file, too
 	}
 	const below = `WITH RECURSIVE below(id, depth) AS (VALUES(?1, ?2)
 		UNION ALL SELECT b.id, below.depth + 1 FROM below JOIN beads b ON b.parent_id = below.id WHERE below.depth <= ?3) `
@@ -243,6 +240,25 @@ func settle(ctx context.Context, tx *sql.Tx, r imported) error {
 	}
 	_, err = tx.ExecContext(ctx, below+`UPDATE beads SET depth = below.depth FROM below WHERE beads.id = below.id`, r.ID, depth, adapters.MaxBeadDepth)
 	return err
+}
+
+// checkDepth refuses beads of the file that stand too deep. It is one statement, because an import has
+// many beads and hardly ever such a one.
+func checkDepth(ctx context.Context, tx *sql.Tx, written []imported) error {
+	rows, err := tx.QueryContext(ctx, `SELECT id FROM beads WHERE depth > ?`, adapters.MaxBeadDepth)
+	if err != nil {
+		return err
+	}
+	deep, err := collect(rows, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) })
+	if err != nil {
+		return err
+	}
+	for _, r := range written {
+		if slices.Contains(deep, r.ID) {
+			return atLine(r.line, adapters.OverLimit("depth", adapters.MaxBeadDepth))
+		}
+	}
+	return nil
 }
 
 // checkMove refuses a new parent with which a bead would wait for itself. importEdges has checked the
@@ -263,8 +279,8 @@ func checkMove(ctx context.Context, tx *sql.Tx, r imported) error {
 	return nil
 }
 
-// place finds a record's parent, by its parent-child edge or its id, and its
-// depth.
+// place finds a record's parent, by its parent-child edge or its id, and how deep it stands if all
+// lines of the file are written. That gives the order; what is stored is derived from the stored parent.
 func place(ctx context.Context, tx *sql.Tx, r *imported, byID map[string]*imported, guard int) error {
 	if guard > adapters.MaxBeadDepth {
 		return adapters.OverLimit("depth", adapters.MaxBeadDepth)
@@ -332,13 +348,13 @@ func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportRe
 	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, actor, created_by, tags, outcome,
 			version, created_at, updated_at, claimed_at, closed_at, defer_until, lease_until, extra,
 			parent_extra, origin, origin_version)
-		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		VALUES(?1, ?2, ?3, ?4, nullif(?5, ''), coalesce((SELECT depth + 1 FROM beads WHERE id = ?5), 0), ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
 		ON CONFLICT(id) DO UPDATE SET title = excluded.title, description = excluded.description, kind = excluded.kind, parent_id = excluded.parent_id,
 			depth = excluded.depth, status = excluded.status, priority = excluded.priority, actor = excluded.actor, created_by = excluded.created_by,
 			tags = excluded.tags, outcome = excluded.outcome, version = excluded.version, created_at = excluded.created_at, updated_at = excluded.updated_at,
 			claimed_at = excluded.claimed_at, closed_at = excluded.closed_at, defer_until = excluded.defer_until, lease_until = excluded.lease_until, extra = excluded.extra,
 			parent_extra = excluded.parent_extra, origin = excluded.origin, origin_version = excluded.origin_version`,
-		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.depth, r.Status, r.Priority, r.Assignee, r.CreatedBy, string(tags), r.CloseReason,
+		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.Status, r.Priority, r.Assignee, r.CreatedBy, string(tags), r.CloseReason,
 		r.Version, toMS(r.CreatedAt), toMS(r.UpdatedAt), toMS(r.ClaimedAt), toMS(r.ClosedAt), toMS(r.DeferUntil), toMS(r.LeaseUntil), r.extra,
 		r.parentExtra, r.origin, r.Version)
 	if err != nil || r.parent == "" {
