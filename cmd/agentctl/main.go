@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,8 +33,16 @@ func start(proc, etc string) int {
 	}
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
+	overdue, cancel := outliving(ctx, signalGrace)
+	defer cancel()
+	exit := context.AfterFunc(overdue, func() { os.Exit(tell(c.stderr, failed(context.Cause(overdue)))) })
+	defer exit()
 	return c.run(ctx, os.Args[1:], os.Stdout)
 }
+
+// signalGrace is how long a command has to end after a signal. A command that reads a terminal, a FIFO
+// or a file of a dead file system does not notice the end of its context.
+const signalGrace = time.Second
 
 // signalled is the cause of a context that a signal has ended. The cause that signal.NotifyContext
 // gives names the signal only in its text.
