@@ -19,7 +19,7 @@ func TestAPIKeys(t *testing.T) {
 		return path
 	}
 	good, short, large := write("good", " a-key-of-a-file-x\n"), write("short", "short"), write("large", strings.Repeat("x", maxKey+1))
-	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it", "SHORT": "short"}
+	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it", "SHORT": "short", "SAMPLE": KeyPlaceholder}
 	for _, c := range []struct {
 		name string
 		key  schema.APIKey
@@ -31,6 +31,7 @@ func TestAPIKeys(t *testing.T) {
 		{"a variable that is not set", schema.APIKey{Role: "viewer", Env: "ABSENT"}, "", "the variable ABSENT is not set; set it in the container's environment"},
 		{"a variable with a short key", schema.APIKey{Role: "viewer", Env: "SHORT"}, "", "the variable SHORT holds fewer than 16 characters"},
 		{"a key in place of its variable", schema.APIKey{Role: "viewer", Env: "a-key-and-no-name"}, "", "the variable that env names is not set"},
+		{"a placeholder", schema.APIKey{Role: "operator", Env: "SAMPLE"}, "", "the variable SAMPLE holds the placeholder"},
 		{"blanks", schema.APIKey{Role: "viewer", Env: "BLANKS"}, "", "the variable BLANKS holds something else"},
 		{"too short", schema.APIKey{Role: "viewer", File: short}, "", short + " holds fewer than 16 characters"},
 		{"too large", schema.APIKey{Role: "viewer", File: large}, "", "too large"},

@@ -158,7 +158,7 @@ func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 	}
 	key, from, note, err := findKey(b.policy, b.cfg.Roots, b.getenv)
 	if err != nil {
-		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key")
+		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key %s", b.cfg.Roots.ManagementKey())
 	}
 	b.mu.Lock()
 	b.key = key

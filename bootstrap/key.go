@@ -80,7 +80,7 @@ func readKey(p *Policy, path string) (Secret, string, error) {
 	}
 	key := string(bytes.TrimSpace(data))
 	if err := checkKey(key); err != nil {
-		return Secret{}, "", fmt.Errorf("%s %w; remove the file to have a new key made", path, err)
+		return Secret{}, "", fmt.Errorf("the file %w; remove it to have a new key made", err)
 	}
 	open := info.Mode().Perm() & 0o077
 	if open == 0 {
@@ -89,14 +89,18 @@ func readKey(p *Policy, path string) (Secret, string, error) {
 	note := fmt.Sprintf("%s had mode %04o and was closed to others", path, info.Mode().Perm())
 	if err := closeToOthers(p, path); err != nil {
 		if open&0o007 != 0 {
-			return Secret{}, "", fmt.Errorf("%s can be read by everyone (mode %04o) and cannot be closed: %w", path, info.Mode().Perm(), err)
+			return Secret{}, "", fmt.Errorf("the file can be read by everyone (mode %04o) and cannot be closed: %w", info.Mode().Perm(), err)
 		}
 		note = fmt.Sprintf("%s can be read by its group (mode %04o) and cannot be closed: %v", path, info.Mode().Perm(), err)
 	}
 	return newSecret(key), note, nil
 }
 
+// checkKey refuses a text that is no key. The placeholder is public, so it would let everyone in.
 func checkKey(key string) error {
+	if key == KeyPlaceholder {
+		return fmt.Errorf("holds the placeholder %s of sample files", KeyPlaceholder)
+	}
 	if len(key) < minKey {
 		return fmt.Errorf("holds fewer than %d characters", minKey)
 	}
