@@ -60,7 +60,7 @@ var arrows = map[string][]string{
 	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
 	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability", "internal/rotated", "internal/signame"},
 	"schema/compose":   {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
-	"schema/hardening": {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
+	"schema/hardening": {"schema", "schema/catalog", "internal/capability"}, // apart from compose: PID 1 links no generators
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",

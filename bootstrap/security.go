@@ -42,11 +42,7 @@ func (b *Boot) Security() *DeclaredSecurity {
 	if !ok || !slices.Contains(a.Effective.CapDrop, "ALL") {
 		return nil
 	}
-	d := &DeclaredSecurity{ReadOnlyRoot: a.Effective.ReadOnly}
-	for _, c := range a.Effective.CapAdd {
-		d.Capabilities = append(d.Capabilities, strings.TrimPrefix(strings.ToUpper(c), "CAP_"))
-	}
-	slices.Sort(d.Capabilities)
+	d := &DeclaredSecurity{ReadOnlyRoot: a.Effective.ReadOnly, Capabilities: slices.Sorted(slices.Values(a.Effective.CapAdd))}
 	for _, o := range a.Effective.SecurityOpt {
 		switch strings.ReplaceAll(o, "=", ":") {
 		case "no-new-privileges", "no-new-privileges:true":

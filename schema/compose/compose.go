@@ -169,11 +169,12 @@ func engineOptions(options []string) []string {
 	})
 }
 
-// devices maps each device node to the same path inside the box.
+// devices maps each device node to the same path inside the box. The name of a device of the Container
+// Device Interface, such as vendor.com/gpu=all, stays as it is.
 func devices(nodes []string) []string {
 	var out []string
 	for _, d := range nodes {
-		if !strings.Contains(d, ":") {
+		if strings.HasPrefix(d, "/") && !strings.Contains(d, ":") {
 			d += ":" + d
 		}
 		out = append(out, d)

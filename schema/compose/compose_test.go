@@ -463,8 +463,39 @@ func TestPodConfinement(t *testing.T) {
 			t.Errorf("%s is %v", field, at(t, spec, field))
 		}
 	}
-	if _, notes := box.Kubernetes(compose.Kubernetes{}); len(notes) != 1 || !strings.Contains(notes[0], "label=disable") {
+	if _, notes := box.Kubernetes(compose.Kubernetes{}); len(notes) != 2 || !strings.Contains(notes[0], "label=disable") || !strings.Contains(notes[1], "copy the file to box.json ") {
 		t.Errorf("the notes are %q", notes)
+	}
+}
+
+// A file with a seccomp profile is where each engine reads it. The API server takes a path below the
+// kubelet's directory only, and a unit has no directory of its own.
+func TestSeccompProfileOfTheOperator(t *testing.T) {
+	for value, want := range map[string]struct{ pod, unit string }{
+		"box.json":       {"box.json", "%E/agentbox/box.json"},
+		"./p/100%.json":  {"p/100%.json", "%E/agentbox/p/100%%.json"},
+		"~/box.json":     {"~/box.json", "%h/box.json"},
+		"/etc/box.json":  {"etc/box.json", "/etc/box.json"},
+		"/etc/../b.json": {"b.json", "/etc/../b.json"},
+		"unconfined":     {"", "unconfined"},
+	} {
+		box := load(t, "[desktop]\nenabled = true\n[security.exceptions.desktop]\nsecurity_opt_override = ['seccomp="+value+"']\n")
+		if unit := string(box.Quadlet()[0].Content); !strings.Contains(unit, "\nSeccompProfile="+want.unit+"\n") {
+			t.Errorf("%s: the unit has no SeccompProfile=%s:\n%s", value, want.unit, unit)
+		}
+		profile := at(t, statefulSet(t, box), "containers", 0, "securityContext", "seccompProfile").(map[string]any)
+		if got, _ := profile["localhostProfile"].(string); got != want.pod {
+			t.Errorf("%s: the pod has %v, want %q", value, profile, want.pod)
+		}
+	}
+}
+
+// Compose maps a device node to the same path in the box, and takes the name of a CDI device as it is.
+func TestDevicesOfCompose(t *testing.T) {
+	box := load(t, "[gpu]\nbackend = 'ollama-rocm'\n[security.exceptions.gpu-rocm]\ndevices = ['amd.com/gpu=all', '/dev/x', '/dev/y:/dev/z:r']\n")
+	got := fmt.Sprint(service(t, box, "ollama")["devices"])
+	if want := "[/dev/kfd:/dev/kfd /dev/dri:/dev/dri amd.com/gpu=all /dev/x:/dev/x /dev/y:/dev/z:r]"; got != want {
+		t.Errorf("devices %s, want %s", got, want)
 	}
 }
 

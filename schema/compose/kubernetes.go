@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -172,6 +173,11 @@ func (w *cluster) statefulSet() mapping {
 	for _, o := range beyondPods(w.Security.Effective.SecurityOpt) {
 		w.notes = append(w.notes, "a pod has no field for the security option "+o+"; it is left out")
 	}
+	for _, o := range w.Security.Effective.SecurityOpt {
+		if hardening.OptionKey(o) == "seccomp" && hardening.Permissiveness(o) == 1 {
+			w.notes = append(w.notes, "a pod takes its seccomp profile from the node: copy the file to "+localProfile(o)+" in the kubelet's seccomp directory (/var/lib/kubelet/seccomp) of each node")
+		}
+	}
 	pod.add("securityContext", w.podSecurity())
 	pod.add("containers", containers)
 	pod.add("volumes", w.volumes())
@@ -249,14 +255,23 @@ func security(p hardening.Profile) mapping {
 	return append(m, pair{"seccompProfile", seccomp})
 }
 
+// localProfile is the name of a profile of the operator. That of seccomp is a path below the kubelet's
+// seccomp directory: the API server refuses an absolute path, and one that has "..".
+func localProfile(option string) string {
+	key, value := catalog.SecurityOption(option)
+	if key == "seccomp" {
+		return strings.TrimPrefix(path.Join("/", value), "/")
+	}
+	return value
+}
+
 // confinement writes a seccomp or AppArmor profile.
 func confinement(option string) mapping {
 	switch hardening.Permissiveness(option) {
 	case 2:
 		return mapping{{"type", "Unconfined"}}
 	case 1:
-		_, value := catalog.SecurityOption(option)
-		return mapping{{"type", "Localhost"}, {"localhostProfile", value}}
+		return mapping{{"type", "Localhost"}, {"localhostProfile", localProfile(option)}}
 	}
 	return mapping{{"type", "RuntimeDefault"}}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -81,17 +82,9 @@ func (b *Box) quadletBox() string {
 	}
 	u.set("PodmanArgs", "--add-host=host.docker.internal:host-gateway")
 	for _, m := range b.Mounts {
-		source := strings.ReplaceAll(m.Source, "%", "%%")
-		switch relative, inHome := strings.CutPrefix(source, "~/"); {
-		case m.Named():
-			source = volumePrefix + source
-		case inHome || source == "~":
-			// systemd and podman do not know "~", only shells and compose do.
-			source = strings.TrimSuffix("%h/"+strings.TrimPrefix(relative, "~"), "/")
-		case source == "." || strings.HasPrefix(source, "./"):
-			// A unit has no directory of its own, so the operator's configuration directory is
-			// used.
-			source = strings.TrimSuffix("%E/agentbox/"+strings.TrimPrefix(source[1:], "/"), "/")
+		source := unitPath(m.Source)
+		if m.Named() {
+			source = volumePrefix + strings.ReplaceAll(m.Source, "%", "%%")
 		}
 		text := source + ":" + strings.ReplaceAll(m.Target, "%", "%%")
 		if m.ReadOnly {
@@ -112,6 +105,20 @@ func (b *Box) quadletBox() string {
 	u.section("Install")
 	u.set("WantedBy", "default.target")
 	return u.String()
+}
+
+// unitPath is a path of the machine in the form of a unit.
+func unitPath(file string) string {
+	text := strings.ReplaceAll(file, "%", "%%")
+	switch relative, inHome := strings.CutPrefix(text, "~/"); {
+	case inHome || text == "~":
+		// systemd and podman do not know "~", only shells and compose do.
+		return strings.TrimSuffix("%h/"+strings.TrimPrefix(relative, "~"), "/")
+	case text == "." || strings.HasPrefix(text, "./"):
+		// A unit has no directory of its own, so the operator's configuration directory is used.
+		return path.Join("%E/agentbox", text)
+	}
+	return text
 }
 
 // quadletProfile writes a hardened profile as podman options.
@@ -140,7 +147,10 @@ func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 		case "no-new-privileges":
 			u.set("NoNewPrivileges", fmt.Sprint(hardening.Permissiveness(o) == 0))
 		case "seccomp":
-			u.set("SeccompProfile", value)
+			if hardening.Permissiveness(o) == 1 && !path.IsAbs(value) && !strings.HasPrefix(value, "~/") {
+				value = "./" + value
+			}
+			u.line("SeccompProfile", unitPath(value))
 		default:
 			u.set("PodmanArgs", "--security-opt="+o)
 		}

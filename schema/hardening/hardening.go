@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/capability"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
@@ -129,12 +130,24 @@ func (m *merge) delta(name string, seen []string) Profile {
 		})
 	}
 	own := Profile{
-		CapAdd: block.CapAdd, Tmpfs: block.Tmpfs, WritableVolumes: block.WritableVolumes, Devices: block.Devices,
+		CapAdd: capabilities(block.CapAdd), Tmpfs: block.Tmpfs, WritableVolumes: block.WritableVolumes, Devices: block.Devices,
 		GroupAdd: block.GroupAdd, Runtime: cmp.Or(block.RuntimeOverride, block.Runtime), DeviceRequests: requests(block.DeviceRequests),
 	}
 	d = union(d, own)
 	d.SecurityOpt = replaceOptions(d.SecurityOpt, block.SecurityOptOverride)
 	return d
+}
+
+// capabilities writes each capability of Linux in its usual form, such as SYS_ADMIN. Kubernetes knows no
+// name that begins with CAP_, and two forms of one name would be a repeat.
+func capabilities(names []string) []string {
+	out := slices.Clone(names)
+	for i, name := range out {
+		if n, ok := capability.Number(name); ok {
+			out[i] = capability.Name(n)
+		}
+	}
+	return out
 }
 
 func requests(in []schema.DeviceRequest) []catalog.DeviceRequest {

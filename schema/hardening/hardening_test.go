@@ -123,3 +123,11 @@ func TestScopeOfExceptions(t *testing.T) {
 		t.Errorf("the model server got %+v", rocm.Sidecar)
 	}
 }
+
+// Each capability is there once, in the one form that all engines know.
+func TestCapabilitiesHaveOneForm(t *testing.T) {
+	a := harden(t, "[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\ncap_add = ['CAP_SYS_ADMIN', 'sys_admin', 'SYS_ADMIN', 'cap_net_raw', 'ALL', 'other']\n")
+	if want := []string{"SYS_ADMIN", "NET_RAW", "ALL", "other"}; !slices.Equal(a.Effective.CapAdd, want) {
+		t.Errorf("cap_add %v, want %v", a.Effective.CapAdd, want)
+	}
+}
