@@ -104,6 +104,9 @@ func (d *Document) refused(err error) *Finding {
 	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, col := bad.Position()
 		message := d.wholeCharacter(strings.TrimPrefix(bad.Error(), "toml: "), line, col)
+		if strings.Contains(message, "strconv.ParseFloat") {
+			message = "the number is too large for a float" // the library names its own function
+		}
 		f := unreadable(d.Name, Position{line, col}, message)
 		f.Hint = syntaxHint(message)
 		return f

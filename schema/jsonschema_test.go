@@ -121,6 +121,7 @@ var countCases = []struct {
 	{"a grace", "[supervisor]\nstop_grace = '1ms'\ndrain = 0", 0, 0},
 	{"no grace in words", "[supervisor]\nstop_grace = '0s'", 1, 1},
 	{"no grace in numbers", "[supervisor]\nstop_grace = 0", 1, 1},
+	{"no time for an artifact", "artifacts = [{id = 'a', entry = '/a', timeout = 0}]", 1, 1},
 	{"no time for the seal", "[bootstrap]\nseal_timeout = 0", 1, 1},
 	{"no grace as a float", "[supervisor]\nstop_grace = 0.0", 1, 1},
 	{"permission bits", "[supervisor]\nsocket_mode = '660'\ndefaults = { umask = 0o22 }\n[programs.a]\numask = 7\n[programs.b]\numask = '022'\n[programs.c]\numask = 0o0_22", 0, 0},

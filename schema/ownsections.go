@@ -326,7 +326,7 @@ func artifactShape() *shape {
 		field("entry", text("Entry point path; globs allowed.").eg("/opt/agentbox/bin/tool")),
 		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
 		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
-		field("timeout", duration("Of the command; before that, the storage must answer within the same time.").def(DefaultArtifactTimeout)),
+		field("timeout", duration("Of the command, more than 0; before that, the storage must answer within the same time.").def(DefaultArtifactTimeout).formOf(decodes[budget])),
 		field("required", onOff("If the probe fails, the boot fails.")),
 	)
 }

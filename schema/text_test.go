@@ -74,6 +74,19 @@ func TestCharactersOutsideASCII(t *testing.T) {
 	}
 }
 
+// The message does not name the function of a library.
+func TestNumbersTooLarge(t *testing.T) {
+	for text, want := range map[string]string{
+		"x = 1e1000":              "cannot read the manifest: the number is too large for a float",
+		"x = 9223372036854775808": "too large to fit in a 64-bit signed integer",
+	} {
+		_, bad := Parse("f", []byte(text))
+		if bad == nil || !strings.Contains(bad.Message, want) || strings.Contains(bad.Message, "strconv") || bad.Line != 1 || bad.Column != 5 {
+			t.Errorf("%s\n got %v\nwant %s", text, bad, want)
+		}
+	}
+}
+
 func TestAcceptedTexts(t *testing.T) {
 	for _, text := range []string{
 		"x = [ # comment\n 1, 2,\n]", "x = {a = [\n1,\n2]}", "x = '''a\n\\e'''", "x = \"\"\"\\\"\"\"\"", `x = "\\e"`,
