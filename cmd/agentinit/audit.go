@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/internal/signame"
@@ -18,10 +19,17 @@ import (
 // auditFile is in the runtime directory, because that is writable in every box.
 const auditFile = "audit.jsonl"
 
+// openAudit opens the audit record. If bootstrap must not write its file, it stays in memory.
 func (b *box) openAudit() *audit.Log {
-	return audit.Open(filepath.Join(b.roots.Runtime, auditFile), func(err error) {
+	trouble := func(err error) {
 		b.publish(event.Warn, "AuditTrouble", map[string]any{"error": fmt.Sprint(err)})
-	})
+	}
+	path := filepath.Join(b.roots.Runtime, auditFile)
+	if err := bootstrap.NewPolicy(b.roots).Check(path); err != nil {
+		trouble(err)
+		path = ""
+	}
+	return audit.Open(path, trouble)
 }
 
 // auditPath is how many bytes of a request's path are recorded.
