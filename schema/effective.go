@@ -246,12 +246,24 @@ const (
 func VariableName(s string) bool { return regular(variable).MatchString(s) }
 
 // maxVariableName is the maximum length of a variable's name that is shown. A longer text is
-// probably a credential in the wrong place.
-const maxVariableName = 100
+// probably a credential in the wrong place. minToken is the length from which a name may be one.
+const (
+	maxVariableName = 100
+	minToken        = 20
+)
 
 // ShownVariable reports whether a text that should name a variable may be shown. Any other text may
-// be the credential itself.
-func ShownVariable(s string) bool { return len(s) <= maxVariableName && VariableName(s) }
+// be the credential itself. Some credentials have the form of a name: a token of GitHub is ghp_ and 36
+// letters and digits.
+func ShownVariable(s string) bool {
+	return len(s) <= maxVariableName && VariableName(s) && !tokenLike(s)
+}
+
+// tokenLike reports whether a name is as long and mixed as a token. The names of variables rarely have
+// small letters beside capitals or digits.
+func tokenLike(name string) bool {
+	return len(name) >= minToken && name != strings.ToUpper(name) && strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+}
 
 // namesVariable are the keys whose value is the name of a variable.
 var namesVariable = map[string]bool{"env_var": true, "optional_env_vars": true, "token_env": true, "key_env": true, "env": true}

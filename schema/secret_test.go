@@ -32,3 +32,16 @@ func TestSecretsOfAManifest(t *testing.T) {
 		}
 	}
 }
+
+// A token in the place of a variable's name is not shown, even if it has the form of a name.
+func TestShownVariables(t *testing.T) {
+	for name, want := range map[string]bool{
+		"GITHUB_TOKEN": true, "http_proxy": true, "Path": true, "the_token_of_my_provider": true, "KEY_01234567890123456789": true,
+		"ghp_16C7e42F292c6912E7710c838347Ae178B4a": false, "sk_live_51H8abcdefghijklmnop": false, "sk-ant-x": false, "": false,
+		"hf_abcdefghijklMNOPQRSTUVWXYZ": false,
+	} {
+		if ShownVariable(name) != want {
+			t.Errorf("%q is shown: %v", name, !want)
+		}
+	}
+}

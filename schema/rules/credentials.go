@@ -39,7 +39,7 @@ func (p provider) where() string {
 	case p.variable == "":
 		return schema.Path("providers", p.name) + " (without env_var)"
 	case !schema.ShownVariable(p.variable):
-		return schema.Path("providers", p.name) + " (env_var is no name of a variable)"
+		return schema.Path("providers", p.name) + " (the value of env_var is not shown, because it can be the credential)"
 	}
 	return schema.Path("providers", p.name) + " (" + schema.Quote(p.variable) + ")"
 }

@@ -94,6 +94,8 @@ var cases = []testCase{
 	{code: "E017", want: 2, text: "[providers.a]\nenabled = true\n[providers.b]\nenabled = true\nenv_var = 3\n[providers]\nc = 3"},
 	{code: "E017", want: 0, text: "[providers.a]\nenv_var = 'KEY'\noptional_env_vars = ['OTHER']"},
 	{code: "E017", want: 1, text: "[providers.a]\nenabled = true\nenv_var = 'sk-ant-secret'", says: "env_var"},
+	{code: "E017", want: 1, text: "[providers.a]\nenabled = true\nenv_var = 'ghp_hunter2c6912E7710c83'", says: "env_var"},
+	{code: "W161", want: 1, text: "[api.keys.a]\nrole = 'viewer'\nenv = 'ghp_hunter2c6912E7710c83'", says: "api.keys.a.env"},
 	{code: "E018", want: 1, text: anthropic, env: "KEY=change-this", says: "anthropic KEY"},
 	{code: "E018", want: 1, text: anthropic + "auth_mode = 'oauth'", env: "KEY=TODO"},
 	{code: "E018", want: 0, text: anthropic, env: "KEY=change-this-secret-key"},
