@@ -57,7 +57,7 @@ type client struct {
 func newClient(endpoint string, headers http.Header) (*client, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, errors.New("no address such as http://collector:4318")
+		return nil, errors.New("the address of the collector is no http or https URL; write it as in http://collector:4318")
 	}
 	c := &client{headers: headers, protocol: overHTTP, tls: &tls.Config{}, leaving: make(chan struct{})}
 	transport := &http.Transport{

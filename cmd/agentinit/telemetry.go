@@ -13,7 +13,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/internal/signame"
-	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/telemetry"
 )
@@ -31,7 +30,11 @@ func (b *box) startTracing(endpoint string) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("observability.otlp_endpoint %q: %w", schema.PublicURL(endpoint), err)
+		from := "observability.otlp_endpoint"
+		if b.getenv("AGENTBOX_OTLP_ENDPOINT") != "" {
+			from = "AGENTBOX_OTLP_ENDPOINT"
+		}
+		return fmt.Errorf("%s: %w", from, err)
 	}
 	b.tracing, b.tracer = pipeline, pipeline.Tracer()
 	return nil
