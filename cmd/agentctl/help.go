@@ -20,10 +20,11 @@ func newHelp(c *cli) *cobra.Command {
 		Use:   "help [COMMAND...|TOPIC [SECTION]]",
 		Short: "Show the help of a command, or a topic of the reference",
 		Long: "Show the help of a command, or a topic of the reference. With SECTION it shows\n" +
-			"only the sections of the topic whose title begins with this word, or the section\n" +
-			"of a key. The name of a program may be left out: programs.logs and\n" +
-			"programs.logs.path are the section [programs.<name>.logs].\n\nTopics:\n" + topicList(),
-		Example: "  agentctl help restart\n  agentctl help manifest programs.logs\n  agentctl help rules E016",
+			"only the sections of the topic whose title begins with this word. SECTION may\n" +
+			"also be one entry: a key (programs.logs.path, or path alone), an exit status, a\n" +
+			"signal, a variable, an event, a metric. The name of a program may be left out:\n" +
+			"programs.logs is the section [programs.<name>.logs].\n\nTopics:\n" + topicList(),
+		Example: "  agentctl help restart\n  agentctl help manifest programs.logs\n  agentctl help rules E016\n  agentctl help exit-statuses 64",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return completeHelp(cmd.Root(), args, prefix), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -64,15 +65,12 @@ func topicList() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// showTopic prints a document, or the requested section of it.
+// showTopic prints a document, or the requested section or entry of it.
 func (c *cli) showTopic(t docs.Topic, section []string) error {
 	text := t.Text
 	if len(section) > 0 {
 		what := strings.Join(section, " ")
 		found, headings, ok := manual.Section(text, what)
-		if !ok {
-			found, ok = sectionOfKey(text, what)
-		}
 		if !ok {
 			return usageError("the topic %[1]s has no section %[2]q%[3]s; agentctl help %[1]s shows all", t.Name, what, nearest(headings, what))
 		}
@@ -83,17 +81,6 @@ func (c *cli) showTopic(t docs.Topic, section []string) error {
 		columns = min(wide, 100)
 	}
 	return c.write([]byte(manual.Terminal(text, columns)))
-}
-
-// sectionOfKey is the section whose table has the key at the end of what: that of programs.logs for
-// programs.logs.path.
-func sectionOfKey(text, what string) (string, bool) {
-	dot := strings.LastIndexByte(what, '.')
-	if dot < 0 {
-		return "", false
-	}
-	found, _, ok := manual.Section(text, what[:dot])
-	return found, ok && strings.Contains(found, "\n| `"+what[dot+1:]+"` |")
 }
 
 // nearest names the sections that begin like the requested one.

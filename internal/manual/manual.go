@@ -29,14 +29,20 @@ func onUse(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// Section returns the part of a document below the first heading that names what. If there is none,
-// headings lists the headings of the document, for an error message. A heading without its <name>
-// takes precedence: programs.ready does not mean a program called "ready".
+// Section returns the part of a document below the first heading that names what, or the entries of
+// tables that have this name: a key with its table (programs.logs.path) or without it (path), an exit
+// status, a signal. If there is none, headings lists the headings of the document, for an error
+// message. A heading without its <name>, and an entry, take precedence: programs.ready and
+// programs.user do not mean programs called "ready" and "user".
 func Section(markdown, what string) (text string, headings []string, found bool) {
 	lines := slices.Collect(strings.Lines(comment().ReplaceAllString(markdown, "")))
-	if text, headings, found = section(lines, what, false); !found {
-		text, headings, found = section(lines, what, true)
+	if text, headings, found = section(lines, what, false); found {
+		return text, headings, true
 	}
+	if text = entries(lines, what); text != "" {
+		return text, headings, true
+	}
+	text, headings, found = section(lines, what, true)
 	return text, headings, found
 }
 
@@ -95,6 +101,50 @@ func begins(title, what []string, named bool) bool {
 
 func isWord(b byte) bool {
 	return b == '_' || b == '-' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z'
+}
+
+// entries returns the rows of tables whose first cell names what. Each comes with the heading above
+// its table and with the header of the table.
+func entries(lines []string, what string) string {
+	var out []string
+	var title, header string // of the table; both are empty once they are in out
+	inTable, code := false, false
+	for _, line := range lines {
+		code = code != strings.HasPrefix(line, "```")
+		row := !code && strings.HasPrefix(line, "|")
+		switch {
+		case !code && heading().MatchString(line):
+			title = line
+		case row && !inTable:
+			header = line
+		case row && hasTerm(line, what):
+			if header != "" {
+				out = append(out, title, "\n", header)
+			}
+			out = append(out, line)
+			title, header = "", ""
+		}
+		inTable = row
+	}
+	if dot := strings.LastIndexByte(what, '.'); len(out) == 0 && dot >= 0 {
+		table, _, ok := section(lines, what[:dot], false)
+		if !ok {
+			table, _, _ = section(lines, what[:dot], true)
+		}
+		return entries(slices.Collect(strings.Lines(table)), what[dot+1:])
+	}
+	return strings.Join(out, "")
+}
+
+// hasTerm reports whether the first cell of a row has the name what: "TERM, INT" has two names. Words
+// behind a name are no part of it.
+func hasTerm(row, what string) bool {
+	for name := range strings.SplitSeq(splitRow(strings.TrimSpace(row))[0], ",") {
+		if name, _, _ = strings.Cut(strings.TrimSpace(name), " "); name != "" && strings.EqualFold(name, what) {
+			return true
+		}
+	}
+	return false
 }
 
 // plain is a line of Markdown without its markup.

@@ -110,6 +110,62 @@ func TestSection(t *testing.T) {
 	}
 }
 
+// An entry of a table has its heading above it, and no other entry of the table.
+func TestSectionOfAnEntry(t *testing.T) {
+	const tables = `# Signals
+
+| signal | effect |
+|---|---|
+| TERM, INT | stop |
+| HUP | apply |
+
+## ` + "`[programs.<name>]`" + `
+
+| Key | Type | Meaning |
+|---|---|---|
+| ` + "`user`" + ` | string | Who. |
+| ` + "`logs`" + ` | table | Where. |
+
+## ` + "`[programs.<name>.logs]`" + `
+
+| Key | Type | Meaning |
+|---|---|---|
+| ` + "`path`" + ` | string | The file. |
+
+## Others
+
+| place | meaning |
+|---|---|
+| here | first |
+
+| file | meaning |
+|---|---|
+| ` + "`/etc/box.toml`" + ` | manifest |
+| ` + "`path`" + ` (old) | none |
+`
+	const user = "[programs.<name>]\n\n  user\n      Type: string\n      Who.\n"
+	const path = "[programs.<name>.logs]\n\n  path\n      Type: string\n      The file.\n"
+	for what, want := range map[string]string{
+		"HUP":                    "SIGNALS\n\n  HUP\n      apply\n",
+		"int":                    "SIGNALS\n\n  TERM, INT\n      stop\n",
+		"user":                   user,
+		"programs.user":          user,
+		"programs.<name>.user":   user,
+		"programs.logs.path":     path,
+		"programs.web.logs.path": path,
+		"path":                   path + "\nOthers\n\n  path (old)\n      none\n",
+		"/etc/box.toml":          "Others\n\n  /etc/box.toml\n      manifest\n",
+		"signal":                 "",
+		"programs.logs.user":     "",
+		"logs.path.user":         "",
+	} {
+		text, _, found := Section(tables, what)
+		if got := strings.TrimRight(Terminal(text, 80), "\n"); got != strings.TrimRight(want, "\n") || found != (want != "") {
+			t.Errorf("%q: found %v\n%s\nwant\n%s", what, found, got, want)
+		}
+	}
+}
+
 // No line of a reference document is wider than the terminal, except for words and code that are
 // wider themselves. No markup is left in the output.
 func TestReferenceFits(t *testing.T) {
