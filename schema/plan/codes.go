@@ -22,7 +22,7 @@ var Codes = []Code{
 	{"E124", schema.Error, "needs names a program that is disabled, or whose `when` or feature gate does not hold; the dependent could never start. Enable it, or remove the need."},
 	{"E125", schema.Error, "A program of the manifest has no command, and the feature catalogue has no program of this name that is on. Write a command."},
 	{"E126", schema.Error, "when must name a boolean of the manifest, such as \"desktop.enabled\"."},
-	{"E127", schema.Error, "An env_file is not lines of NAME=value, or cannot be read by the agentinit that boots the box. A leading \"-\" before the path makes the file optional."},
+	{"E127", schema.Error, "An env_file is not lines of NAME=value, or cannot be read by the agentinit that boots the box. A leading \"-\" before the path makes the file optional. If a file holds a value alone, as the secrets of podman and Kubernetes do, let a shell read it when the program starts: command = [\"sh\", \"-c\", 'API_KEY=\"$(cat /run/secrets/api_key)\" exec app']."},
 	{"W127", schema.Warning, "An env_file cannot be read on this machine, which is not the box. The variables of that program are not checked. At boot the same is the error E127."},
 	{"E128", schema.Error, "A command is empty, begins with an empty word, or holds a NUL byte after its variables are expanded."},
 	{"E129", schema.Error, "bootstrap, management-api and bootstrap-seal were programs of the older runtime; agentinit itself does their work, so no program can have their name. Remove the table or rename the program."},

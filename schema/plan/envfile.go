@@ -41,6 +41,9 @@ func parseEnvFile(text []byte) ([]variable, error) {
 // variable is one entry of an environment.
 type variable struct{ Name, Value string }
 
+// errNoName is the error for a line that is no variable, such as a file that holds a secret alone.
+var errNoName = errors.New("NAME=value is wanted")
+
 // envLine reads one entry and returns its length in bytes. For an empty line or a comment, the
 // entry is nil.
 func envLine(s string) (*variable, int, error) {
@@ -58,7 +61,7 @@ func envLine(s string) (*variable, int, error) {
 	end := nameEnd(start)
 	name := start[:end]
 	if name == "" || end == len(start) || start[end] != '=' {
-		return nil, 0, errors.New("NAME=value is wanted")
+		return nil, 0, errNoName
 	}
 	value, n, err := envValue(start[end+1:])
 	if err != nil {

@@ -232,8 +232,11 @@ func (r *resolver) badEnvFile(s *source, err error, first bool) {
 		}, "programs", s.name, "env_file")
 	default:
 		hint := ""
-		if errors.Is(closed.error, fs.ErrNotExist) {
+		switch {
+		case errors.Is(closed.error, fs.ErrNotExist):
 			hint = `mount or create the file, or write "-" before its path if it may be missing`
+		case errors.Is(err, errNoName):
+			hint = "write NAME= before each value; for a file that holds a value alone see agentctl config explain E127"
 		}
 		r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error(), Hint: hint}, "programs", s.name, "env_file")
 	}

@@ -100,7 +100,7 @@ func readingRules() []Rule {
 			Remedy: "Correct the text at the line and column named. Nothing else is checked until it can be read. A file that another user can write: chown root and chmod go-w it, or mount it read-only."},
 		{Code: "E016", Severity: schema.Error,
 			Doc:    "A key is unknown, a required key is missing, or a value has a wrong type, is outside its list or range, or breaks its pattern. Every violated constraint is one finding.",
-			Remedy: "See docs/manifest.md, or `agentctl config schema` for the JSON Schema."},
+			Remedy: "`agentctl help manifest SECTION` shows the keys of a section and their types, `agentctl config schema` prints the JSON Schema."},
 	}
 }
 
