@@ -168,6 +168,8 @@ func (v *validator) typeHint(s *shape, value any) string {
 		return "write each program as [programs.NAME], with command below it"
 	case s.kinds == kTable && len(list) > 0 && kindOf(list[0]) == kTable:
 		return "write [" + v.here() + "], with single brackets"
+	case s.kinds == kArray|kTable: // ready and health
+		return `write a table such as { http = "http://127.0.0.1:8080/healthz" }`
 	case s.kinds == kTable && !strings.Contains(v.here(), "["):
 		return "write [" + v.here() + "], and below it a line KEY = VALUE for each of its keys"
 	}
@@ -368,7 +370,20 @@ func (v *validator) unknownKey(s *shape, name string, m *mark) {
 			hint = "did you mean " + Quote(near) + "?"
 		}
 	}
+	if hint == "" && parent != "" {
+		hint = "agentctl help manifest " + v.sectionHelp() + " shows the keys"
+	}
 	v.report(m, true, nil, false, fmt.Sprintf("unknown key %s %s", v.here(), where), hint)
+}
+
+// sectionHelp is what agentctl help takes for the table of the present key: it needs neither the name of
+// a program nor the index of an element.
+func (v *validator) sectionHelp() string {
+	table := slices.DeleteFunc(slices.Clone(v.path[:len(v.path)-1]), func(k string) bool { _, element := indexOf(k); return element })
+	if len(table) > 1 && table[0] == "programs" {
+		table = slices.Delete(table, 1, 2)
+	}
+	return Path(table...)
 }
 
 // retiredKeys are refused keys of older documents. The hint names the replacement.
