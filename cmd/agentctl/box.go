@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -122,7 +123,10 @@ func (c *cli) printReady(r api.Readiness) error {
 		return nil
 	}
 	head := "not ready"
-	if r.Reason != "" {
+	switch {
+	case len(r.Missing) > 0: // the lines below say what the reason says
+		head += ": " + plural.Of(len(r.Missing), "requirement") + " not met"
+	case r.Reason != "":
 		head += ": " + printable(r.Reason)
 	}
 	line(c.stdout, "%s", head)

@@ -176,8 +176,29 @@ func TestSandboxText(t *testing.T) {
 func TestReadyTextOfAnUnhealthyProgram(t *testing.T) {
 	pg := page{}
 	pg.State, pg.PID, pg.Ready, pg.Reason = "RUNNING", 7, true, "unhealthy: refused"
-	if got, want := readyText(pg), "yes, by: when it runs"; got != want {
+	if got, want := readyText(pg), "yes, when it runs"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A job is ready when it has completed, not while it runs.
+func TestReadyTextOfAJob(t *testing.T) {
+	pg := page{}
+	pg.Type, pg.State = "oneshot", "STOPPED"
+	for _, c := range []struct {
+		pid       int
+		completed bool
+		reason    string
+		want      string
+	}{
+		{0, false, "", "when it has completed"},
+		{7, false, "runs to its completion", "no, runs to its completion; when it has completed"},
+		{0, true, "completed: exited with code 0", "yes, when it has completed"},
+	} {
+		pg.PID, pg.Completed, pg.Reason = c.pid, c.completed, c.reason
+		if got := readyText(pg); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
 

@@ -111,20 +111,25 @@ func identityText(s program.Spec) string {
 	return cmp.Or(who, "agentinit's user") + ", in " + s.Directory
 }
 
+// readyText says whether the program is ready, and by what. A job, such as a oneshot, is ready when it has
+// completed.
 func readyText(pg page) string {
 	how := "when it runs"
-	if pg.why.Ready != "" {
-		how = pg.why.Ready
+	switch {
+	case pg.why.Ready != "":
+		how = "by: " + pg.why.Ready
+	case pg.Type == string(program.Oneshot) || pg.Type == string(program.Schedule):
+		how = "when it has completed"
 	}
 	switch {
-	case pg.Ready:
-		return "yes, by: " + how
+	case pg.Ready || pg.Completed:
+		return "yes, " + how
 	case pg.PID == 0:
-		return "by: " + how
+		return how
 	case pg.Reason != "":
-		return "no, " + pg.Reason + "; by: " + how
+		return "no, " + pg.Reason + "; " + how
 	}
-	return "no; by: " + how
+	return "no; " + how
 }
 
 // healthText says what is checked while the program is RUNNING, and what follows a failure.
