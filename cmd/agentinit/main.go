@@ -80,7 +80,7 @@ func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int,
 		fmt.Fprint(stdout, usageText)
 		return o, 0, true
 	case err != nil:
-		fmt.Fprintf(stderr, "agentinit: %s\n\n%s", reworded(err), usageText)
+		fmt.Fprintf(stderr, "agentinit: %s; agentinit --help shows the usage\n", reworded(err))
 		return o, 2, true
 	case *showVersion:
 		fmt.Fprintf(stdout, "agentinit %s (%s)\n", version, commit)
@@ -91,7 +91,7 @@ func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int,
 	if len(rest) > 0 {
 		before := args[:len(args)-len(rest)]
 		if len(before) == 0 || before[len(before)-1] != "--" {
-			fmt.Fprintf(stderr, "agentinit: unexpected argument %q; a command to run comes after --\n\n%s", rest[0], usageText)
+			fmt.Fprintf(stderr, "agentinit: unexpected argument %q; write --manifest FILE for a manifest, -- CMD for a command to run\n", rest[0])
 			return o, 2, true
 		}
 		o.command = rest
