@@ -358,7 +358,7 @@ func supervisorShape() *shape {
 			field("level", logLevel("Lowest level of agentinit's own log lines; absent: that of observability.log_level.").eg("debug")),
 			field("forward", mapping("Collectors to which the output of programs is sent, one table for each. Changes take effect at the next boot.", programNames, forwardShape())),
 		)),
-		field("image", text("Image of the box, for agentctl generate; absent: that of --image, else the local tag.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),
+		field("image", text("Image of the box, for agentctl generate; absent: that of --image, else agentbox:runtime-SYSTEM, as make image names it.").match(imageReference, `an image reference such as "registry.example.org/web:1.2"`).eg("registry.example.org/web:1.2")),
 	}
 	return table("agentinit itself, and the box around the programs.", append(keys, deploymentKeys("the box")...)...)
 }

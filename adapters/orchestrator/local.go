@@ -306,7 +306,7 @@ func (l *Local) find(ctx context.Context, id string) (*agent, error) {
 	a := l.agents[id]
 	l.mu.Unlock()
 	if a == nil || !a.visible() {
-		return nil, adapters.NotFound("agent", id)
+		return nil, adapters.Errorf(adapters.CodeNotFound, "no agent has the id %q", id).With("resource", "agent", "id", id)
 	}
 	return a, nil
 }

@@ -146,7 +146,7 @@ func TestKeptMost(t *testing.T) {
 			f.last().end(Ending{})
 			synctest.Wait()
 		}
-		if _, err := l.GetAgent(t.Context(), first); !errors.Is(err, adapters.ErrNotFound) {
+		if _, err := l.GetAgent(t.Context(), first); !errors.Is(err, adapters.ErrNotFound) || !strings.Contains(err.Error(), "no agent has the id") {
 			t.Errorf("the oldest: %v", err)
 		}
 		if len(l.agents) != keepMost || len(l.ended) != keepMost || len(l.tokens) != 0 || l.held > keepBytes {

@@ -129,7 +129,7 @@ func newAgentSpawn(c *cli) *cobra.Command {
 	f.SetInterspersed(false) // flags after the command belong to the agent's command
 	f.Var((*pairs)(&in.Env), "env", "variable; may be repeated")
 	f.StringVar(&in.Cwd, "cwd", "", "working directory")
-	f.StringVar(&in.Name, "name", "", "name for people")
+	f.StringVar(&in.Name, "name", "", "name for people; commands take the id")
 	f.Var((*pairs)(&in.Labels), "label", "label; may be repeated")
 	f.Var((*wholeSeconds)(&in.TimeoutS), "timeout", "end it after this long")
 	f.BoolVar(&in.StdinOpen, "stdin", false, "keep its standard input open for attach")

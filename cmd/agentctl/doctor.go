@@ -80,8 +80,8 @@ the same).`,
 			return c.doctor(cmd.Context(), o, args)
 		},
 	}
-	cmd.Flags().StringVar(&o.compose, "compose", "", "compare this compose file `FILE`")
-	cmd.Flags().StringVar(&o.image, "image", "", "compare this image configuration `FILE` (agentctl generate image, an OCI configuration, or what podman image inspect prints)")
+	cmd.Flags().StringVar(&o.compose, "compose", "", "the compose `FILE` to compare")
+	cmd.Flags().StringVar(&o.image, "image", "", "the image configuration `FILE` to compare (what agentctl generate image or podman image inspect prints, or an OCI configuration)")
 	cmd.Flags().StringVar(&o.system, "system", catalog.System(), "system of the image, as Nix names it")
 	return cmd
 }

@@ -138,7 +138,7 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 	cmd.Flags().StringVar(&o.check, "check", "", "compare with this `PATH` instead of printing; exit 1 and show the difference")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "write to this `PATH` instead of printing")
 	cmd.Flags().StringVar(&o.system, "system", catalog.System(), "system of the image, as Nix names it")
-	cmd.Flags().StringVar(&o.image, "image", "", "image `REFERENCE` of the box (default: supervisor.image, else the local tag)")
+	cmd.Flags().StringVar(&o.image, "image", "", "image `REFERENCE` of the box (default: supervisor.image, else agentbox:runtime-SYSTEM, as make image names it)")
 	cmd.MarkFlagsMutuallyExclusive("check", "output")
 	if g.flags != nil {
 		g.flags(cmd, o)

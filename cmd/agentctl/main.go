@@ -187,6 +187,9 @@ func withUsage(cmd *cobra.Command, err error) error {
 // nearestFlag names the flag of cmd that an unknown one was probably meant to be. A letter means a flag
 // of the command itself that has no letter: -v is --version.
 func nearestFlag(cmd *cobra.Command, name string) string {
+	if name == "o" || name == "output" { // as in kubectl get -o json
+		return " (for JSON write --json)"
+	}
 	var known []string
 	if len(name) == 1 {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {

@@ -187,7 +187,8 @@ func newEvents(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened in the box",
-		Long: `Show the events that agentinit still has in memory.
+		Long: `Show the events of the whole box that agentinit still has in memory.
+"agentctl why NAME" shows the newest events of one program.
 
 Every event has a number. --since takes such a number, or a time in the forms of
 agentctl logs --since. The event Lagged stands for events that agentinit no longer
