@@ -94,7 +94,7 @@ func Table(programs []Program, now time.Time, wide bool, t table.Terminal) strin
 	}
 	if wide {
 		columns = append(columns, table.Column{Title: "TYPE"}, table.Column{Title: "RUN", Right: true}, table.Column{Title: "PROCS", Right: true},
-			table.Column{Title: "THREADS", Right: true}, table.Column{Title: "FILES", Right: true}, table.Column{Title: "LAST EXIT"})
+			table.Column{Title: "THREADS", Right: true}, table.Column{Title: "FILES", Right: true}, table.Column{Title: "LAST EXIT", Max: 36})
 	}
 	columns = append(columns, table.Column{Title: "INFO"})
 	rows := make([][]table.Cell, len(programs))

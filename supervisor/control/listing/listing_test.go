@@ -1,6 +1,7 @@
 package listing
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,22 @@ func TestTableIsHarmless(t *testing.T) {
 		`a\x1b[2J  RUNNING    7  1m00s  1m15s    4.0K         0  x\nweb FATAL\u202e` + "\n"
 	if got != want {
 		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+// A long cause of an exit leaves room for the column INFO on a terminal.
+func TestWideTableOnATerminal(t *testing.T) {
+	got := Table([]Program{{Share: -1, Program: api.Program{
+		Name: "web", State: "BACKOFF", Type: "service", Reason: "unhealthy: refused",
+		LastExit: &api.Exit{Cause: "ended by signal TERM when agentinit stopped it: unhealthy: " + strings.Repeat("x", 100)},
+	}}}, time.Time{}, true, table.Terminal{Width: 160})
+	for line := range strings.Lines(got) {
+		if n := table.Width(strings.TrimSuffix(line, "\n")); n > 160 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if !strings.Contains(got, "ended by signal TERM when agentinit…  unhealthy: refused") {
+		t.Errorf("got:\n%s", got)
 	}
 }
 
