@@ -89,11 +89,15 @@ func (w *watcher) take(e event.Event) {
 	}
 }
 
-// waitingFor lists the outstanding programs with their states, sorted.
+// waitingFor lists the outstanding programs with their states, sorted. It reads them again: the answer
+// of a probe changes the reason without an event.
 func (w *watcher) waitingFor() []string {
 	var out []string
 	for name := range w.outstanding {
-		p := w.known[name]
+		p, ok := w.read.Status(name)
+		if !ok {
+			p = w.known[name]
+		}
 		text := name + " " + p.Shown()
 		if p.State == program.Running && !p.Ready {
 			text += " (not ready)"

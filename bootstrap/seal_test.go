@@ -292,6 +292,25 @@ func TestSealTimeout(t *testing.T) {
 	}
 }
 
+// The answer of a probe changes the reason of a program without an event. The report of the seal
+// timeout has the latest reason.
+func TestSealTimeoutHasTheLatestReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "exit", nil, service("web"))
+		r.run(t.Context())
+		r.sup.become("web", program.Starting, false, event.Change{Reason: "started, not ready yet"})
+		synctest.Wait()
+		r.sup.mu.Lock()
+		p := r.sup.programs["web"]
+		p.Reason += ": tcp 127.0.0.1:9: connection refused"
+		r.sup.programs["web"] = p
+		r.sup.mu.Unlock()
+		if got := <-r.out; ExitCode(got.err) != ExitSealTimeout || !strings.Contains(got.err.Error(), "web STARTING (started, not ready yet: tcp 127.0.0.1:9: connection refused)") {
+			t.Errorf("got %v", got.err)
+		}
+	})
+}
+
 func TestRequiredFatalEndsTheBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "stay", nil, service("web"), program.Status{Name: "side"})
