@@ -295,7 +295,7 @@ func logsShape() *shape {
 		field("rate_interval", duration("Time in which rate_lines and rate_bytes count.").def("1s")),
 		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit. If max_bytes is 0 or larger than this, the file is rotated at half of it.").def(0)),
 		field("max_line", size("Longest line, 1KiB to 16MiB: agentinit divides a longer one into several, and marks each but the last as truncated.").def("1MiB").formOf(decodes[lineSize])),
-		field("flush_after", duration("How long a line without its newline waits for the rest, 10ms to 1h; 0 waits until the line ends. Then what there is of it is shown, marked as truncated.").def("1s").formOf(decodes[flushTime])),
+		field("flush_after", duration("How long a line without its newline waits for the rest, 10ms to 1h. After this time, agentinit shows what there is of the line, marked as truncated. 0 waits until the line ends.").def("1s").formOf(decodes[flushTime])),
 	)
 }
 
@@ -306,11 +306,11 @@ func forwardShape() *shape {
 		field("token_env", text("Variable that holds a bearer token; never the token itself. Not for syslog.").eg("LOKI_TOKEN")),
 		field("headers", mapping("Headers of every request, such as X-Scope-OrgID. Not for syslog.", nil, text("").hidden())),
 		field("ca_file", text("PEM certificates to trust in place of the system's.").eg("/etc/ssl/logs.pem")),
-		field("programs", texts("Names and globs of the programs, a name with all its instances; all without.").def([]string{}).eg([]any{"web", "worker:*"})),
+		field("programs", texts("Names and globs of the programs whose output is sent; a name means all its instances. Without names, the output of all programs is sent.").def([]string{}).eg([]any{"web", "worker:*"})),
 		field("events", boolean("Send agentinit's own events too, as lines of the program \"agentinit\" in JSON, from supervisor.log.level on.").def(false)),
 		field("batch_lines", integer("Most lines sent at once.").between(1, 100000).def(1000)),
 		field("batch_wait", duration("How long a line waits for others.").def("1s")),
-		field("timeout", duration("Of one attempt. A failed one is repeated after about 0.5 s, then after twice as long each time up to about 30 s, or as late as the collector's Retry-After asks, at most 5 minutes. A syslog receiver that took only the first lines of a batch gets the others.").def("10s")),
+		field("timeout", duration("Limit of one attempt. A failed attempt is repeated after about 0.5 s, then after twice as long each time up to about 30 s, or as late as the collector's Retry-After asks, at most 5 minutes. A syslog receiver that took only the first lines of a batch gets the others.").def("10s")),
 	)
 }
 
@@ -336,16 +336,16 @@ func supervisorShape() *shape {
 		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
 		field("socket_mode", mode("Permission bits of the control socket, in octal.").def("0660")),
 		field("socket_group", account("Group whose members may read.")),
-		field("listen", listen("Management listener, host:port or off; off stays off, whatever the environment says. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
+		field("listen", listen("Management listener: off, which the environment cannot change, or host:port. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
 		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. The environment wins: MANAGEMENT_API_HOST is the host, AGENTBOX_METRICS_PORT the port. But off stays off, whatever the environment says.")),
-		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def(program.DefaultStopGrace).formOf(decodes[budget])),
+		field("stop_grace", duration("Time that the whole shutdown may take (its budget); more than 0.").def(program.DefaultStopGrace).formOf(decodes[budget])),
 		field("drain", duration("Time between the first 503 of /ready and the first stop; part of stop_grace.").def("0s")),
 		field("barrier", enum("What each wave waits for in the previous wave. ready: a program with ready is ready, any other has been started. running: each program is RUNNING and ready. In both cases a oneshot has completed. none: no wait.", "ready", "running", "none").def("ready")),
 		field("on_all_exited", enum("exit ends the box when all programs have ended and none will start again.", "stay", "exit").def("stay")),
 		field("console", consoleShape()),
 		field("defaults", programDefaultsShape()),
-		field("agents", table("What agents run as and within, where their template does not say.",
-			field("user", account("User, by name or number; absent: under a root agentinit, a user id for each agent that nothing else has, else agentinit's own.").eg("worker", int64(1000))),
+		field("agents", table("User, limits and sandbox of agents. A template takes precedence.",
+			field("user", account("User, by name or number; absent: if agentinit runs as root, each agent gets a user id that no other process has; otherwise agents run as agentinit's user.").eg("worker", int64(1000))),
 			field("group", account("Group, by name or number; absent follows the user.")),
 			groups(),
 			field("umask", mode("File mode creation mask, in octal; absent inherits.")),
@@ -388,7 +388,7 @@ func listen(doc string) *shape {
 func bootstrapShape() *shape {
 	return table("The boot, from exec to seal.",
 		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
-		field("seal_timeout", duration("Time in which the required programs must be ready; more than 0. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def(program.DefaultSealTimeout).formOf(decodes[budget]).overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("seal_timeout", duration("Time in which the required programs must be ready; more than 0. If the key is absent, agentinit takes a longer time where the programs may need longer to start or to become FATAL (W124).").def(program.DefaultSealTimeout).formOf(decodes[budget]).overrides("BOOTSTRAP_SEAL_TIMEOUT")),
 		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
 	)
 }

@@ -14,7 +14,7 @@ func coreShape() *shape {
 
 func federationShape() *shape {
 	return table("Whether the box stands alone, is a client of a host mesh, or is a host.",
-		field("mode", enum("Deployment shape. Absent is neither of the two for the rules (E004 wants standalone spelt out).", "standalone", "client", "host").eg("standalone")),
+		field("mode", enum("Role of the box among other boxes. Without the key, the rules take the box for neither standalone nor client: if every key of [adapters] is off, write standalone (E004).", "standalone", "client", "host").eg("standalone")),
 		field("external_url", text("Base address of the host mesh; handed to every external adapter. Needed in client mode by E001 and E027.").def("").eg("https://mesh.example.org")),
 		field("registry", text("Of mode host: PostgreSQL connection string of the registry that several hosts share; empty keeps it in SQLite in the workspace. AGENTBOX_FEDERATION_REGISTRY wins, and keeps a password out of the manifest.").def("").own()),
 		field("heartbeat", duration("Of mode host: time between two heartbeats of a box, 5s to 5m.").def("30s").own()),
