@@ -27,7 +27,9 @@ func newPlan(c *cli) *cobra.Command {
 		Short: "Show what a manifest would start, in which order, without starting anything",
 		Long: `Show what agentinit would run for FILE in this environment: the waves, the
 programs, where each comes from, what each needs, and the chain of stops that
-takes longest. A COMMAND after -- is the program "main", as in
+takes longest. Programs of equal priority are one wave. The first line has the
+bootstrap.profile of the manifest, and the supervisor.barrier, which says what each
+wave waits for. A COMMAND after -- is the program "main", as in
 agentinit --manifest FILE -- COMMAND.
 ` + fileHelp + `
 
