@@ -26,7 +26,7 @@ func federationShape() *shape {
 func adaptersShape() *shape {
 	return table("The class of each of the five durable-state slots. Settings of a slot live in [slots.<slot>].",
 		field("beads", enum("Structured receipts of agent work.", "local-sqlite", "external", "off").def("off").eg("local-sqlite")),
-		field("pods", enum("Linked-data storage. Without a value there is no solid-pod program either.", "local-solid-rs", "external", "off").def("off").eg("local-solid-rs")),
+		field("pods", enum("Linked-data storage. local-solid-rs needs the program solid-pod-rs-server in the image: agentinit has no pod server of its own. Without a value there is no solid-pod program either.", "local-solid-rs", "external", "off").def("off").eg("local-solid-rs")),
 		field("memory", enum("Vector memory.", "embedded-ruvector", "external-pg", "off").def("off").eg("embedded-ruvector")),
 		field("events", enum("Sink for agent lifecycle events.", "local-jsonl", "external", "off").def("off").eg("local-jsonl")),
 		field("orchestrator", enum("Channel that spawns and watches agents. With stdio-bridge the box is ready while a host is attached.", "local-process-manager", "stdio-bridge", "off").def("off").eg("local-process-manager")),
