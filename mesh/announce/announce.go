@@ -21,6 +21,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
@@ -70,18 +71,22 @@ type Config struct {
 
 // messagesOf returns the unsigned Nostr events for an event. They are the same at each call.
 func messagesOf(box string, e adapters.Event) ([]nostr.Event, error) {
-	content, err := json.Marshal(e)
-	if err != nil {
+	// Without the escapes that only HTML needs: an event with markup would be several times as large.
+	var content strings.Builder
+	encoder := json.NewEncoder(&content)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(e); err != nil {
 		return nil, err
 	}
+	text := strings.TrimSuffix(content.String(), "\n")
 	of := string(e.ExecutionID)
 	if of == "" {
 		of = e.Kind
 	}
 	at := nostr.Timestamp(e.TS.Unix())
 	return []nostr.Event{
-		{Kind: KindHistory, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"t", e.Kind}}},
-		{Kind: KindState, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"d", "agentbox:" + box + ":" + of}, {"t", e.Kind}}},
+		{Kind: KindHistory, CreatedAt: at, Content: text, Tags: nostr.Tags{{"t", e.Kind}}},
+		{Kind: KindState, CreatedAt: at, Content: text, Tags: nostr.Tags{{"d", "agentbox:" + box + ":" + of}, {"t", e.Kind}}},
 	}, nil
 }
 
@@ -150,7 +155,7 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 		if err := c.Signer.Sign(m); err != nil {
 			return err
 		}
-		if size := len(m.String()); size > c.MaxEventBytes {
+		if size := len(nip01.EventText(m)); size > c.MaxEventBytes {
 			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes)})
 			continue
 		}

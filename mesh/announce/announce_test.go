@@ -2,6 +2,7 @@ package announce
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -66,7 +67,7 @@ func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, erro
 		r.answers = r.answers[1:]
 		return a, nil
 	}
-	if r.most > 0 && len(e.String()) > r.most {
+	if r.most > 0 && len(nip01.EventText(e)) > r.most {
 		return []pool.Result{{URL: "ws://a", Reason: "the connection ended before an answer"}}, nil
 	}
 	r.took = append(r.took, *e)
@@ -188,6 +189,31 @@ func TestLargeEventsAreLeftOut(t *testing.T) {
 		}
 		if want := []string{"AgentEventRefused", "AgentEventRefused"}; !slices.Equal(reports, want) {
 			t.Errorf("reported %v", reports)
+		}
+	})
+}
+
+// The limit is for an event as relays get it, in which "<" is one byte and not seven.
+func TestMarkupIsNotMeasuredByItsEscapes(t *testing.T) {
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		j, r := numbered("page"), &relays{most: 4096}
+		j.events[0].Payload = []byte(`{"a":"` + strings.Repeat("<&>", 1000) + `"}`)
+		var reports []string
+		file := filepath.Join(t.TempDir(), "cursor")
+		if err := writeCursor(file, 0); err != nil {
+			t.Fatal(err)
+		}
+		run(t, j, r, file, &reports, k)
+		if len(r.took) != 2 || len(reports) != 0 {
+			t.Fatalf("published %d, reported %v", len(r.took), reports)
+		}
+		var e adapters.Event
+		if err := json.Unmarshal([]byte(r.took[0].Content), &e); err != nil || string(e.Payload) != string(j.events[0].Payload) {
+			t.Errorf("published %s, %v", r.took[0].Content, err)
 		}
 	})
 }
