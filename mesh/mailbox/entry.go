@@ -118,6 +118,13 @@ func parseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
 	if !isPendingID(e.PendingID) {
 		return e, nil, nil, fmt.Errorf("has no pending_id")
 	}
+	final := "" // agentinit renames the file to this id
+	if e.Status == Published {
+		final = e.EventID
+	}
+	if e.FinalEventID != final {
+		return e, nil, nil, fmt.Errorf("has a final_event_id that is not the id of its published event")
+	}
 	if draft, err = nip01.ParseRumor(e.Draft); err != nil {
 		return e, nil, nil, err
 	}

@@ -55,6 +55,9 @@ func parseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) 
 	return r, event, message, err
 }
 
+// errOtherEvent means that a program has put the file of one message in the place of another.
+var errOtherEvent = errors.New("holds another event than its name says")
+
 func (m *Mailbox) loadInbox() error {
 	names, err := m.names(inboxDir, func(name string) bool { return nip01.LowerHex(name, 64) }, MaxInbox)
 	if err != nil {
@@ -69,7 +72,7 @@ func (m *Mailbox) loadInbox() error {
 		}
 		r, event, message, err := parseRecord(raw)
 		if err == nil && event.ID != name {
-			err = errors.New("holds another event than its name says")
+			err = errOtherEvent
 		}
 		if err != nil {
 			m.unreadable(inboxDir, name, err) // a relay that still has the event sends it again
@@ -89,16 +92,23 @@ func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Po
 	m.messages[message.ID] = event.ID
 }
 
-// genuine tells whether a file of the inbox holds the message of its event. parseRecord has verified
-// the event, but a message in a gift wrap has no signature: a program that can write the file could
-// name any author. After a rotation of the key, messages to the old one that were taken before the
-// last start cannot be opened again, and count as not genuine.
+// genuine tells whether a file of the inbox holds the message of its event, and the event is for this
+// box. parseRecord has verified the event, but a program that can write the file could put an event for
+// another box there, or name any author of a message in a gift wrap, which has no signature. After a
+// rotation of the key, messages to the old one that were taken before the last start cannot be opened
+// again, and count as not genuine.
 func (m *Mailbox) genuine(event, message *nostr.Event) error {
 	m.mu.Lock()
 	l := m.inbox[event.ID]
 	known := l != nil && l.taken && l.message == message.ID
 	m.mu.Unlock()
-	if known || event == message {
+	if known {
+		return nil
+	}
+	if !nip01.HasTag(event, "p", m.cfg.Policy().Own) {
+		return errors.New("its file holds an event that is not addressed to this box")
+	}
+	if event == message {
 		return nil
 	}
 	opened, err := unwrap(event, m.cfg.Key())
@@ -283,6 +293,9 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 		return err
 	}
 	r, event, message, err := parseRecord(raw)
+	if err == nil && event.ID != id {
+		err = errOtherEvent
+	}
 	if err != nil {
 		return err
 	}

@@ -140,6 +140,50 @@ func TestPlantedMessageIsNotBelieved(t *testing.T) {
 	}
 }
 
+// Events that a trusted key has signed for another box are public. A program that can write the mailbox
+// must not make work of this box out of one.
+func TestPlantedIntentForAnotherBoxStartsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.work = &work{started: map[string]string{}}
+	e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(relaytest.NewKey(t).Public())}, {"d", "1"}}, Content: "for another box"})
+	w.plant(t, e.ID, Record{Event: json.RawMessage(e.String()), Sender: e.PubKey})
+	marker, err := json.Marshal(Intent{Notice: Notice{EventID: e.ID}, Status: intentPending})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.disk.files["/pod/events/intent-queue/"+e.ID+".json"] = string(marker)
+	m := w.open(t)
+	m.workOnAll(t.Context())
+	m.tellAll(t.Context())
+	if len(w.work.started) != 0 || len(w.told) != 0 {
+		t.Errorf("started %v, told %+v", w.work.started, w.told)
+	}
+	if len(w.reports) != 2 || !strings.Contains(w.reports[0], "not addressed to this box") {
+		t.Errorf("reports %q", w.reports)
+	}
+}
+
+// A program swaps the file of a message that is not yet told for that of another message.
+func TestSwappedMessageIsNotTold(t *testing.T) {
+	w := newWorld(t)
+	w.tellErr = errors.New("the slot is away")
+	m := w.open(t)
+	var ids []string
+	for _, content := range []string{"first", "second"} {
+		e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: content})
+		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, e.ID)
+	}
+	w.plant(t, ids[0], w.record(t, ids[1]))
+	w.tellErr = nil
+	m.tellAll(t.Context())
+	if len(w.told) != 1 || w.told[0].EventID != ids[1] || m.Counts().Untold != 1 {
+		t.Errorf("told %+v, counts %+v", w.told, m.Counts())
+	}
+}
+
 func (w *world) plant(t *testing.T, id string, r Record) {
 	t.Helper()
 	raw, err := json.Marshal(r)

@@ -439,6 +439,59 @@ func TestPlantedProofIsNotSigned(t *testing.T) {
 	}
 }
 
+// A program puts the file of one message in the place of another while they wait. Each keeps its own state,
+// and the relays get the other one when its file is back.
+func TestSwappedOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := w.open(t)
+		var files []string
+		for _, content := range []string{"first", "second"} {
+			e, err := m.Send(Outgoing{Kind: 1, Content: content}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, "/pod/events/outbox/"+e.PendingID+".json")
+		}
+		original := w.disk.files[files[0]]
+		w.disk.files[files[0]] = w.disk.files[files[1]]
+		time.AfterFunc(retryFirst, func() {
+			w.disk.mu.Lock()
+			defer w.disk.mu.Unlock()
+			w.disk.files[files[0]] = original
+		})
+		runFor(t, m, 3*retryMost)
+		if c := m.Counts(); c.Published != 2 || len(w.relays.asked) != 2 || len(w.reports) != 1 {
+			t.Errorf("counts %+v, published %v, reports %v", c, w.relays.asked, w.reports)
+		}
+	})
+}
+
+// agentinit renames the file of a published message to the id that it names, which must be that of its
+// event: with another one, a program would have agentinit overwrite a file elsewhere.
+func TestPlantedNameOfAFile(t *testing.T) {
+	for _, final := range []string{"../inbox/" + strings.Repeat("ab", 32), strings.Repeat("ab", 32), ""} {
+		w := newWorld(t)
+		e, err := w.open(t).Send(Outgoing{Kind: 1, Content: "hello"}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e = e.Tried(now, []pool.Result{{Accepted: true}})
+		e.FinalEventID = final
+		planted, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.disk.files = map[string]string{"/pod/events/outbox/" + e.PendingID + ".json": string(planted)}
+		before := maps.Clone(w.disk.files)
+		m := w.open(t)
+		_, err = m.attempt(t.Context(), e.PendingID)
+		if err == nil || !maps.Equal(before, w.disk.files) || len(w.reports) != 1 {
+			t.Errorf("final_event_id %q: %v, reports %v, files %v", final, err, w.reports, slices.Collect(maps.Keys(w.disk.files)))
+		}
+	}
+}
+
 // A program can write any number of tries into a file of the outbox.
 func TestPlantedTries(t *testing.T) {
 	for _, tries := range []int{math.MinInt, -10, math.MaxInt} {
@@ -853,7 +906,7 @@ func FuzzParseEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if draft == nil || event == nil && e.Status == Published || event != nil && (nip01.Verify(event) != nil || event.ID != e.EventID) {
+		if draft == nil || event == nil && e.Status == Published || event != nil && (nip01.Verify(event) != nil || event.ID != e.EventID) || e.FinalEventID != "" && (event == nil || e.FinalEventID != event.ID) {
 			t.Fatalf("accepted %s", raw)
 		}
 	})

@@ -90,10 +90,13 @@ func (m *Mailbox) readEntry(name string) (Entry, error) {
 	}
 	e, _, _, err := parseEntry(raw)
 	if err == nil && name != e.PendingID && name != e.FinalEventID {
-		err = errors.New("holds another message than its name says")
+		err = errOtherName
 	}
 	return e, err
 }
+
+// errOtherName means that a program has put the file of one message in the place of another.
+var errOtherName = errors.New("holds another message than its name says")
 
 func (m *Mailbox) writeEntry(name string, e Entry) error {
 	raw, err := json.Marshal(e)
@@ -378,6 +381,9 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 		return Entry{}, err
 	}
 	e, draft, event, err := parseEntry(raw)
+	if err == nil && e.PendingID != id {
+		err = errOtherName
+	}
 	if err != nil {
 		return Entry{}, err
 	}
