@@ -34,6 +34,8 @@ type agent struct {
 	in      *input  // nil without an open standard input
 	asked   time.Time
 	timeout *time.Timer // nil without a limit
+
+	gone time.Time // when it ended; owned by the manager's mu
 }
 
 func newAgent(spec adapters.AgentSpec) *agent {

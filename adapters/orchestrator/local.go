@@ -244,30 +244,39 @@ func (l *Local) over(a *agent, e Ending) {
 	l.mu.Lock()
 	l.running--
 	delete(l.tokens, digest(a.token))
-	l.ended = append(l.ended, a)
+	a.gone = time.Now()
+	if l.ended = append(l.ended, a); len(l.ended) == 1 {
+		time.AfterFunc(keepFor, l.expire)
+	}
 	l.held += a.events.size()
 	for i := 0; l.held > keepBytes && i < len(l.ended); i++ {
 		l.held -= l.ended[i].events.shrink()
 	}
 	for len(l.ended) > keepMost {
-		l.forget(l.ended[0])
+		l.forget()
 	}
 	l.mu.Unlock()
-	time.AfterFunc(keepFor, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.forget(a)
-	})
 	close(a.done)
 }
 
-// forget drops an ended agent, if it is still there. The caller holds mu.
-func (l *Local) forget(a *agent) {
-	i := slices.Index(l.ended, a)
-	if i < 0 {
-		return
+// expire forgets the agents that ended keepFor ago. There is one timer for all: a timer of its own would
+// keep each agent in memory that is forgotten earlier, because of keepMost.
+func (l *Local) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.ended) > 0 {
+		if left := keepFor - time.Since(l.ended[0].gone); left > 0 {
+			time.AfterFunc(left, l.expire)
+			return
+		}
+		l.forget()
 	}
-	l.ended = slices.Delete(l.ended, i, i+1)
+}
+
+// forget drops the oldest ended agent. The caller holds mu.
+func (l *Local) forget() {
+	a := l.ended[0]
+	l.ended = slices.Delete(l.ended, 0, 1)
 	l.held -= a.events.size()
 	delete(l.agents, a.id)
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"go.uber.org/goleak"
 
@@ -120,6 +122,17 @@ func TestRetention(t *testing.T) {
 		if n := count(); n != 1 {
 			t.Errorf("%d agents after it", n)
 		}
+		// Each of several is forgotten an hour after its own end.
+		f.last().end(Ending{})
+		time.Sleep(keepFor / 2)
+		spawn(t, l, adapters.AgentSpec{})
+		f.last().end(Ending{})
+		for _, want := range []int{2, 1, 0} {
+			if n := count(); n != want {
+				t.Errorf("%d agents, want %d", n, want)
+			}
+			time.Sleep(keepFor/2 + time.Second)
+		}
 		if err := l.Disconnect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -166,6 +179,34 @@ func TestKeptMost(t *testing.T) {
 		if e, err := s.Next(t.Context()); err != nil || e.Kind == adapters.AgentEventExit {
 			t.Errorf("the youngest has lost its output: %+v: %v", e, err)
 		}
+	})
+}
+
+// An agent that is forgotten because there are keepMost younger ones takes no memory any more: an
+// orchestrator that starts agents all the time would fill the box with them.
+func TestForgottenAgentsAreFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		var agents []weak.Pointer[agent]
+		for range keepMost + 100 {
+			id := spawn(t, l, adapters.AgentSpec{}).AgentID
+			agents = append(agents, weak.Make(l.agents[id]))
+			f.last().end(Ending{})
+			synctest.Wait()
+		}
+		f.started = nil // the fake processes refer to their agents
+		runtime.GC()
+		alive := 0
+		for _, a := range agents {
+			if a.Value() != nil {
+				alive++
+			}
+		}
+		if alive > keepMost {
+			t.Errorf("%d agents are in memory, %d are kept", alive, len(l.agents))
+		}
+		runtime.KeepAlive(l)
 	})
 }
 
