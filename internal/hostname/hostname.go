@@ -2,8 +2,8 @@
 //
 // Package net reads /etc/hosts, /etc/resolv.conf, /etc/nsswitch.conf and /etc/services for that, with a plain open and
 // without a bound. A program of root could put a FIFO there: the lookup under way would hold net's lock for
-// ever, also after the FIFO is gone, and all later lookups would fail. A long file would fill agentinit's
-// memory.
+// ever, also after the FIFO is gone, and all later lookups would fail. With a lease on the file (fcntl(2)) it
+// could hold up each open for 45 seconds. A long file would fill agentinit's memory.
 package hostname
 
 import (
@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
@@ -111,7 +112,8 @@ func (r *resolver) check(ctx context.Context) error {
 	return err
 }
 
-// look fails if a file exists and package net should not read it. It has no other result.
+// look fails if a file exists and package net should not read it. It has no other result. The open of a
+// file with a lease fails at once with EWOULDBLOCK (open(2)); package net passes over other failures.
 func look(files ...string) (none struct{}, err error) {
 	for _, file := range files {
 		info, err := os.Stat(file)
@@ -121,6 +123,14 @@ func look(files ...string) (none struct{}, err error) {
 			return none, err
 		case !info.Mode().IsRegular() || info.Size() > maxFile:
 			return none, fmt.Errorf("%s is no regular file of at most %d MiB", file, maxFile>>20)
+		default:
+			f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+			if err == nil {
+				err = f.Close()
+			}
+			if errors.Is(err, syscall.EWOULDBLOCK) {
+				return none, fmt.Errorf("another process has a lease on %s: %w", file, err)
+			}
 		}
 	}
 	return none, nil

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
@@ -120,6 +123,36 @@ func TestHostileFiles(t *testing.T) {
 		if err := os.RemoveAll(file); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A program of root can hold up each open of a file of the system by a lease, also where the file system is
+// mounted read-only.
+func TestALeaseIsNotWaitedFor(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGIO) // the kernel tells the holder of the lease
+	defer signal.Stop(ignored)
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system of %s has no leases: %v", file, err)
+	}
+	r := newResolver(file)
+	if err := r.check(t.Context()); !errors.Is(err, syscall.EWOULDBLOCK) || !strings.Contains(err.Error(), "has a lease on "+file) {
+		t.Error(err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.check(t.Context()); err != nil {
+		t.Errorf("without the lease: %v", err)
 	}
 }
 

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"errors"
+	"io/fs"
 	"path"
 	"regexp"
 	"slices"
@@ -270,7 +272,11 @@ func badTimezone(p programTable) []schema.Finding {
 	if strings.Contains(name, "${") {
 		return nil
 	}
-	if _, err := program.LoadZone(name); err != nil {
+	_, err := program.LoadZone(name)
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return one(valued(p.finding("cannot be read as a time zone: "+file.Error(), "put the file of the zone back, or stop the process that holds the lease", "timezone"), name))
+	}
+	if err != nil {
 		return one(valued(p.finding("is not a time zone: "+schema.Quote(name), `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
 	}
 	return nil

@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -433,6 +435,28 @@ func complete(t *testing.T, f schema.Finding) {
 
 // Every rule needs a case that breaks it, and a similar case that does not. Otherwise the rule is
 // untested.
+// The zone is there, but a program has put a FIFO in place of its file: the name is not what is wrong.
+func TestAZoneThatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("ZONEINFO", dir)
+	if err := syscall.Mkfifo(filepath.Join(dir, "UTC"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, bad := schema.Parse("agentbox.toml", []byte("[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'UTC'"))
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	for _, f := range Run(d, testCase{}.facts()) {
+		if f.Code == "E104" {
+			if complete(t, f); !strings.Contains(f.Message, "is not a regular file") {
+				t.Error(f.Message)
+			}
+			return
+		}
+	}
+	t.Error("there is no E104")
+}
+
 func TestEveryRuleHasCases(t *testing.T) {
 	breaks, keeps := map[string]bool{}, map[string]bool{}
 	for _, c := range cases {

@@ -3,20 +3,23 @@ package program
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// LoadZone is time.LoadLocation, but refuses a file of another type in place of a time zone. The open
-// of a FIFO would wait for ever for a writer, and with it the boot or the apply.
+// LoadZone is time.LoadLocation, but refuses a file of another type in place of a time zone, and one with a
+// lease (fcntl(2)). The open of a FIFO would wait for ever for a writer, that of a file with a lease for 45
+// seconds, and with it the boot or the apply.
 func LoadZone(name string) (*time.Location, error) {
 	for _, dir := range zoneDirs() {
-		if file := path.Join(dir, name); special(file) {
-			return nil, &fs.PathError{Op: "open", Path: file, Err: errors.New("is not a regular file")}
+		if err := openable(path.Join(dir, name)); err != nil {
+			return nil, err
 		}
 	}
 	return time.LoadLocation(name)
@@ -33,7 +36,7 @@ func LocalZone(tz string, isSet bool) *time.Location {
 			files[i] = path.Join(files[i], tz)
 		}
 	}
-	if slices.ContainsFunc(files, special) {
+	if slices.ContainsFunc(files, func(file string) bool { return openable(file) != nil }) {
 		return time.UTC
 	}
 	return time.Local
@@ -48,8 +51,21 @@ func zoneDirs() []string {
 	return dirs
 }
 
-// special tells whether a file is neither regular nor a directory.
-func special(file string) bool {
+// openable fails if package time would have to wait for the open of a file. The file may be absent.
+func openable(file string) error {
 	info, err := os.Stat(file)
-	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
+	if err != nil || info.IsDir() {
+		return nil
+	}
+	if !info.Mode().IsRegular() {
+		return &fs.PathError{Op: "open", Path: file, Err: errors.New("is not a regular file")}
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) { // see O_NONBLOCK in open(2)
+			return &fs.PathError{Op: "open", Path: file, Err: fmt.Errorf("another process has a lease on it: %w", syscall.EWOULDBLOCK)}
+		}
+		return nil
+	}
+	return f.Close()
 }

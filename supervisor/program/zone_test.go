@@ -3,10 +3,13 @@ package program
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestAFIFOIsNoTimeZone(t *testing.T) {
@@ -33,5 +36,33 @@ func TestAFIFOIsNoTimeZone(t *testing.T) {
 	}
 	if zone := LocalZone("", false); zone != time.Local {
 		t.Errorf("without TZ: %p", zone)
+	}
+}
+
+// A program of root can hold up each open of a file of the system by a lease, also where the file system is
+// mounted read-only.
+func TestAZoneWithALeaseIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("ZONEINFO", dir)
+	zone := filepath.Join(dir, "Leased")
+	if err := os.WriteFile(zone, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGIO) // the kernel tells the holder of the lease
+	defer signal.Stop(ignored)
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system of %s has no leases: %v", dir, err)
+	}
+	if zone, err := LoadZone("Leased"); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("%v %v", zone, err)
+	}
+	if got := LocalZone(zone, true); got != time.UTC {
+		t.Errorf("TZ=%s: %p", zone, got)
 	}
 }
