@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -236,5 +237,43 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 	if want := []string{"a007", "a008", "a009", "b"}; !slices.Equal(m.sorted(), want) || len(told) != 1 {
 		t.Errorf("%q; told %v", m.sorted(), told)
+	}
+}
+
+// The keys of a day may be ten times as many as the records that are kept. They must not keep the texts of
+// their tasks in memory, of up to maxText bytes each.
+func TestKeysDoNotKeepTexts(t *testing.T) {
+	agent := oneAgent{}
+	m, err := New(Config{Dir: t.TempDir(), Templates: agent, Orchestrator: agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	inUse := func() int64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return int64(s.HeapAlloc)
+	}
+	const keys = 200
+	before := inUse()
+	for i := range keys {
+		key, text := fmt.Sprint(i), strings.Repeat("x", maxText)
+		if id, err := m.begin(key, Request{Agent: "a", Task: text}); id != "" || err != nil {
+			t.Fatal(id, err)
+		}
+		m.finish(key, key)
+	}
+	if grown := inUse() - before; grown > keys*maxText/10 {
+		t.Errorf("%d keys take %d bytes", keys, grown)
+	}
+	same := Request{Agent: "a", Task: strings.Repeat("x", maxText)}
+	if id, err := m.begin("7", same); id != "7" || err != nil {
+		t.Errorf("the same request again: %q, %v", id, err)
+	}
+	for _, other := range []Request{{Agent: "b", Task: same.Task}, {Agent: "a", Task: "x"}, {Agent: "a", Provider: "p", Task: same.Task}} {
+		if _, err := m.begin("7", other); adapters.CodeOf(err) != adapters.CodeIdempotencyMismatch {
+			t.Errorf("another request: %v", err)
+		}
 	}
 }

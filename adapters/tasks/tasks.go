@@ -85,7 +85,7 @@ type Manager struct {
 
 // usedKey is the task for which an idempotency key was used.
 type usedKey struct {
-	request Request
+	request digest
 	id      string // "" while the first call is running
 	at      time.Time
 }
@@ -211,7 +211,7 @@ func (m *Manager) load(id string, raw []byte) error {
 	close(one.ended)
 	m.tasks[id] = one
 	if r.Key != "" {
-		m.keys[r.Key] = usedKey{request: Request{Agent: r.Agent, Task: r.Task, Provider: r.Provider}, id: id, at: time.UnixMilli(r.StartTime)}
+		m.keys[r.Key] = usedKey{request: Request{Agent: r.Agent, Task: r.Task, Provider: r.Provider}.digest(), id: id, at: time.UnixMilli(r.StartTime)}
 	}
 	if r.Status != Running {
 		return nil
@@ -273,6 +273,14 @@ type Started struct {
 	ID, Dir, Log string
 	// Replayed says that an earlier call with the same idempotency key started it.
 	Replayed bool
+}
+
+// digest stands for a request in memory: there may be maxKeys of them, each of maxText bytes.
+type digest [sha256.Size]byte
+
+// digest is different for different requests: check allows no NUL in Agent and Provider.
+func (r Request) digest() digest {
+	return sha256.Sum256([]byte(r.Agent + "\x00" + r.Provider + "\x00" + r.Task))
 }
 
 func (r Request) check() error {
@@ -341,7 +349,7 @@ func (m *Manager) begin(key string, req Request) (string, error) {
 	old, known := m.keys[key]
 	known = known && !old.expired(now)
 	switch {
-	case known && old.request != req:
+	case known && old.request != req.digest():
 		return "", adapters.Errorf(adapters.CodeIdempotencyMismatch, "the idempotency key was used for another task").With("reason", "key reused")
 	case known && old.id == "":
 		return "", adapters.Errorf(adapters.CodeConflict, "the first call with this idempotency key is still running")
@@ -350,7 +358,7 @@ func (m *Manager) begin(key string, req Request) (string, error) {
 	case len(m.keys) >= maxKeys:
 		return "", adapters.Errorf(adapters.CodeRateLimited, "too many idempotency keys are remembered")
 	}
-	m.keys[key] = usedKey{request: req, at: now}
+	m.keys[key] = usedKey{request: req.digest(), at: now}
 	return "", nil
 }
 
