@@ -35,6 +35,8 @@ type agent struct {
 	asked   time.Time
 	timeout *time.Timer // nil without a limit
 
+	shown int // bytes of the ended agent in a list, as JSON: labels and arguments are chosen by the caller
+
 	gone time.Time // when it ended; owned by the manager's mu
 }
 

@@ -21,6 +21,7 @@ const (
 	keepFor        = time.Hour               // after an agent's end
 	keepMost       = 1000                    // ended agents
 	keepBytes      = 64 << 20                // of ended agents' events; above, output of the oldest goes
+	keepShown      = 16 << 20                // of ended agents in a list, as JSON; above, the oldest are forgotten
 	maxTimeout     = 10 * 365 * 24 * 60 * 60 // the longest that a template can have
 	disconnectTerm = 2 * time.Second         // between TERM and KILL at Disconnect
 )
@@ -54,6 +55,7 @@ type Local struct {
 	running   int                          // starting ones included
 	ended     []*agent                     // in the order of their ends
 	held      int                          // bytes of the events of ended
+	shown     int                          // bytes of ended in a list, as JSON
 }
 
 var _ adapters.Orchestrator = (*Local)(nil)
@@ -241,6 +243,7 @@ func (l *Local) abandon(a *agent) {
 // over is the end of a started agent.
 func (l *Local) over(a *agent, e Ending) {
 	a.ended(e)
+	a.shown = len(mustJSON(a.snapshot()))
 	l.mu.Lock()
 	l.running--
 	delete(l.tokens, digest(a.token))
@@ -249,10 +252,11 @@ func (l *Local) over(a *agent, e Ending) {
 		time.AfterFunc(keepFor, l.expire)
 	}
 	l.held += a.events.size()
+	l.shown += a.shown
 	for i := 0; l.held > keepBytes && i < len(l.ended); i++ {
 		l.held -= l.ended[i].events.shrink()
 	}
-	for len(l.ended) > keepMost {
+	for len(l.ended) > keepMost || l.shown > keepShown {
 		l.forget()
 	}
 	l.mu.Unlock()
@@ -278,6 +282,7 @@ func (l *Local) forget() {
 	a := l.ended[0]
 	l.ended = slices.Delete(l.ended, 0, 1)
 	l.held -= a.events.size()
+	l.shown -= a.shown
 	delete(l.agents, a.id)
 }
 

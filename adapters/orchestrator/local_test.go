@@ -182,6 +182,37 @@ func TestKeptMost(t *testing.T) {
 	})
 }
 
+// A list of agents with as many labels as the contract allows would take agentinit's memory: JSON makes six
+// bytes of "<". The newest agents are in the list.
+func TestListIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		labels := map[string]string{}
+		for i := range adapters.MaxAgentLabels {
+			labels[fmt.Sprint(i)] = strings.Repeat("<", 1024)
+		}
+		var last string
+		for range 60 {
+			last = spawn(t, l, adapters.AgentSpec{Labels: labels}).AgentID
+			f.last().end(Ending{})
+			synctest.Wait()
+		}
+		list, err := l.ListAgents(t.Context(), adapters.AgentFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := len(mustJSON(list)); size > keepShown+len(list) || size < keepShown/2 || list[len(list)-1].AgentID != last {
+			t.Errorf("%d agents take %d bytes", len(list), size)
+		}
+		time.Sleep(keepFor)
+		synctest.Wait()
+		if l.shown != 0 || l.held != 0 || len(l.agents) != 0 {
+			t.Errorf("later: %d bytes shown, %d held, %d agents", l.shown, l.held, len(l.agents))
+		}
+	})
+}
+
 // An agent that is forgotten because there are keepMost younger ones takes no memory any more: an
 // orchestrator that starts agents all the time would fill the box with them.
 func TestForgottenAgentsAreFreed(t *testing.T) {

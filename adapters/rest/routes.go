@@ -220,7 +220,7 @@ func agentRoutes() []route {
 			Doc: "Start an agent.", handle: spawnAgent},
 		{Method: "GET", Path: "/v1/agents", ID: "listAgents", Roles: host | reader, Reply: adapters.Page[adapters.Agent]{},
 			Query: []param{{"status", "string", "running, exited, failed or terminated"}, {"label", "string", "name=value; may be repeated, all must hold"}},
-			Doc:   "Agents that run or ended within the hour.", handle: listAgents},
+			Doc:   "Agents that run or ended within the hour.", large: true, handle: listAgents},
 		{Method: "GET", Path: "/v1/agents/{id}", ID: "getAgent", Roles: everyone, Reply: adapters.Agent{}, Doc: "One agent; an agent may ask for itself alone.", handle: getAgent},
 		{Method: "DELETE", Path: "/v1/agents/{id}", ID: "terminateAgent", Roles: host, Reply: adapters.Agent{},
 			Query: []param{{"grace_s", "integer", "seconds between SIGTERM and SIGKILL, default 10"}},
