@@ -238,7 +238,7 @@ func taskRoutes() []route {
 		{Method: "POST", Path: "/v1/tasks", ID: "startTask", Roles: adminOnly, Body: TaskRequest{}, Reply: TaskAccepted{}, Status: 202, Doc: "Run a template of the manifest.", handle: startTask},
 		{Method: "GET", Path: "/v1/tasks", ID: "listTasks", Roles: reader, Reply: ActiveTasks{}, Also: []also{{"", adapters.Page[TaskStatus]{}}},
 			Query: query(pageParams, param{"status", "string", "all: every task, in pages, newest first"}),
-			Doc:   "Tasks that run; with status=all a page of all.", handle: listTasks},
+			Doc:   "Tasks that run; with status=all a page of all, which ends early when its texts have 4 MiB.", large: true, handle: listTasks},
 		{Method: "GET", Path: "/v1/tasks/{id}", ID: "getTask", Roles: reader, Reply: TaskStatus{}, Doc: "One task and the end of its log.", handle: getTask},
 		{Method: "DELETE", Path: "/v1/tasks/{id}", ID: "stopTask", Roles: adminOnly, Reply: TaskStatus{}, Doc: "Stop a task; one that has ended is CONFLICT with currentStatus.", handle: stopTask},
 		{Method: "GET", Path: "/v1/tasks/{id}/logs/stream", ID: "streamTaskLog", Roles: reader, Reply: TaskLine{}, ReplyType: sseType, Query: streamParams,

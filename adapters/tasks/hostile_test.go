@@ -277,3 +277,42 @@ func TestKeysDoNotKeepTexts(t *testing.T) {
 		}
 	}
 }
+
+// A page of tasks ends early when its texts are large, and the next one goes on there.
+func TestPagesAreBounded(t *testing.T) {
+	agent := oneAgent{}
+	m, err := New(Config{Dir: t.TempDir(), Templates: agent, Orchestrator: agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	const all = 2*maxPage/maxText + 3
+	for n := range all {
+		id, text := fmt.Sprintf("%03d", n), strings.Repeat("x", maxText)
+		if n == 0 {
+			text = strings.Repeat("x", maxPage+1) // an agent can write such a record
+		}
+		m.tasks[id] = &task{record: Record{TaskID: id, Task: text, Status: Completed}}
+	}
+	var got []string
+	for cursor := ""; ; {
+		page, err := m.Page(adapters.PageOpt{Limit: all, Cursor: cursor})
+		if err != nil || len(page.Items) == 0 {
+			t.Fatalf("%d records, %v", len(page.Items), err)
+		}
+		size := 0
+		for _, r := range page.Items {
+			size += len(r.Task)
+			got = append(got, r.TaskID)
+		}
+		if size > maxPage && len(page.Items) > 1 {
+			t.Errorf("a page of %d records has %d bytes", len(page.Items), size)
+		}
+		if cursor = string(page.NextCursor); cursor == "" {
+			break
+		}
+	}
+	if !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) || len(slices.Compact(got)) != all {
+		t.Errorf("got %q", got)
+	}
+}

@@ -32,6 +32,7 @@ const (
 	maxKept     = 1000      // records; the oldest ended ones are removed first
 	maxEntries  = 100_000   // of the directory; prune removes what is above maxKept, programs can add more
 	maxLoaded   = 64 << 20  // bytes of all records that are read at the start
+	maxPage     = 4 << 20   // bytes of the texts in a page, but a page has one record at least
 	maxKeys     = 10000     // idempotency keys remembered
 	keySweep    = time.Minute
 	watchRetry  = time.Second
@@ -500,12 +501,15 @@ func (m *Manager) Page(opt adapters.PageOpt) (adapters.Page[Record], error) {
 		ids = ids[at:]
 	}
 	var out adapters.Page[Record]
+	size := 0
 	for i, id := range ids {
-		if i == opt.Rows() {
+		r := m.tasks[id].record
+		size += len(r.Agent) + len(r.Task) + len(r.Provider) + len(r.Status) + len(r.Reason)
+		if i == opt.Rows() || i > 0 && size > maxPage {
 			out.NextCursor = m.cursors.Seal("tasks", ids[i-1])
 			break
 		}
-		out.Items = append(out.Items, m.tasks[id].record)
+		out.Items = append(out.Items, r)
 	}
 	return out, nil
 }
