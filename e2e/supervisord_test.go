@@ -50,7 +50,7 @@ func TestSupervisorctlOfSupervisord(t *testing.T) {
 		{"pid", 0, `1\n`},
 		{"pid idle", 7, `0\n`},
 		{"version", 0, `\S+\n`},
-		{"avail", 0, `broken +in use +manual +999:999\n(?s:.*)`},
+		{"avail", 0, `worker:0 +in use +auto +999:999\nworker:1 +in use +auto +999:999\nbroken +in use +manual +999:999\nidle +.*\nweb +.*\n`},
 		{"start idle", 0, `idle: started\n`},
 		{"start idle", 0, `idle: ERROR \(already started\)\n`},
 		{"start broken", 7, `broken: ERROR \(spawn error\)\n`},
