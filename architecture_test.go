@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate"},
 	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},
-	"supervisor/program":       {"internal/plural"},
+	"supervisor/program":       {"internal/leased", "internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
 	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
@@ -121,7 +121,9 @@ var arrows = map[string][]string{
 	"internal/highfd":               {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
-	"internal/hostname":             {"internal/slowcall"},
+	"internal/hostname":             {"internal/leased", "internal/slowcall"},
+	"internal/leased":               {},
+	"internal/leased/leasetest":     {}, // for tests, part of no binary
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
 	"internal/slowcall":             {},

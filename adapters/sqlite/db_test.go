@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/leased/leasetest"
 )
 
 // No file of a database is for others to read, those of an older version included.
@@ -424,14 +425,7 @@ func TestAnOpenThatWaitsEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() // ends the lease
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("this file system has no leases: %v", err)
-	}
+	leasetest.Hold(t, path)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	again, err := Open(ctx, Options{Path: path, AppID: 7, Migrations: []string{"CREATE TABLE t (x TEXT)"}})

@@ -16,8 +16,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/dreamlab-ai/agentinit/internal/leased"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
@@ -112,8 +112,7 @@ func (r *resolver) check(ctx context.Context) error {
 	return err
 }
 
-// look fails if a file exists and package net should not read it. It has no other result. The open of a
-// file with a lease fails at once with EWOULDBLOCK (open(2)); package net passes over other failures.
+// look fails if a file exists and package net should not read it. It has no other result.
 func look(files ...string) (none struct{}, err error) {
 	for _, file := range files {
 		info, err := os.Stat(file)
@@ -124,11 +123,7 @@ func look(files ...string) (none struct{}, err error) {
 		case !info.Mode().IsRegular() || info.Size() > maxFile:
 			return none, fmt.Errorf("%s is no regular file of at most %d MiB", file, maxFile>>20)
 		default:
-			f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-			if err == nil {
-				err = f.Close()
-			}
-			if errors.Is(err, syscall.EWOULDBLOCK) {
+			if err := leased.Check(file); err != nil {
 				return none, fmt.Errorf("another process has a lease on %s: %w", file, err)
 			}
 		}

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/dreamlab-ai/agentinit/internal/leased/leasetest"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
@@ -133,24 +131,12 @@ func TestALeaseIsNotWaitedFor(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, syscall.SIGIO) // the kernel tells the holder of the lease
-	defer signal.Stop(ignored)
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("the file system of %s has no leases: %v", file, err)
-	}
+	release := leasetest.Hold(t, file)
 	r := newResolver(file)
 	if err := r.check(t.Context()); !errors.Is(err, syscall.EWOULDBLOCK) || !strings.Contains(err.Error(), "has a lease on "+file) {
 		t.Error(err)
 	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if err := r.check(t.Context()); err != nil {
 		t.Errorf("without the lease: %v", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/leased"
 )
 
 // LoadZone is time.LoadLocation, but refuses a file of another type in place of a time zone, and one with a
@@ -60,12 +62,8 @@ func openable(file string) error {
 	if !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "open", Path: file, Err: errors.New("is not a regular file")}
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) { // see O_NONBLOCK in open(2)
-			return &fs.PathError{Op: "open", Path: file, Err: fmt.Errorf("another process has a lease on it: %w", syscall.EWOULDBLOCK)}
-		}
-		return nil
+	if leased.Check(file) != nil {
+		return &fs.PathError{Op: "open", Path: file, Err: fmt.Errorf("another process has a lease on it: %w", syscall.EWOULDBLOCK)}
 	}
-	return f.Close()
+	return nil
 }

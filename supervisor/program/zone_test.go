@@ -3,13 +3,12 @@ package program
 import (
 	"errors"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/dreamlab-ai/agentinit/internal/leased/leasetest"
 )
 
 func TestAFIFOIsNoTimeZone(t *testing.T) {
@@ -48,17 +47,7 @@ func TestAZoneWithALeaseIsNotWaitedFor(t *testing.T) {
 	if err := os.WriteFile(zone, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(zone)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, syscall.SIGIO) // the kernel tells the holder of the lease
-	defer signal.Stop(ignored)
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("the file system of %s has no leases: %v", dir, err)
-	}
+	leasetest.Hold(t, zone)
 	if zone, err := LoadZone("Leased"); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("%v %v", zone, err)
 	}
