@@ -37,8 +37,8 @@ func TestLibraryMessages(t *testing.T) {
 	})
 }
 
-// answersTwice is an HTTP server. After each answer it sends one that nobody has asked for. It writes its
-// address to the file that its argument names.
+// answersTwice is an HTTP server that sends each answer twice, so the second one belongs to no request. The program's
+// argument names the file into which it writes its address.
 func answersTwice() {
 	const answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -71,22 +71,18 @@ type Config struct {
 
 // messagesOf returns the unsigned Nostr events for an event. They are the same at each call.
 func messagesOf(box string, e adapters.Event) ([]nostr.Event, error) {
-	// Without the escapes that only HTML needs: an event with markup would be several times as large.
-	var content strings.Builder
-	encoder := json.NewEncoder(&content)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(e); err != nil {
+	content, err := nip01.JSON(e)
+	if err != nil {
 		return nil, err
 	}
-	text := strings.TrimSuffix(content.String(), "\n")
 	of := string(e.ExecutionID)
 	if of == "" {
 		of = e.Kind
 	}
 	at := nostr.Timestamp(e.TS.Unix())
 	return []nostr.Event{
-		{Kind: KindHistory, CreatedAt: at, Content: text, Tags: nostr.Tags{{"t", e.Kind}}},
-		{Kind: KindState, CreatedAt: at, Content: text, Tags: nostr.Tags{{"d", "agentbox:" + box + ":" + of}, {"t", e.Kind}}},
+		{Kind: KindHistory, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"t", e.Kind}}},
+		{Kind: KindState, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"d", "agentbox:" + box + ":" + of}, {"t", e.Kind}}},
 	}, nil
 }
 

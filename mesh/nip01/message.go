@@ -205,13 +205,20 @@ func (e *plainEvent) MarshalJSON() ([]byte, error) {
 	}{e.Kind, e.ID, e.PubKey, e.CreatedAt, tags, e.Content, e.Sig}), nil
 }
 
-// marshal writes JSON without the escapes that only HTML needs.
 func marshal(v any) []byte {
+	text, err := JSON(v)
+	if err != nil {
+		panic("nip01: a message of ours does not marshal: " + err.Error())
+	}
+	return text
+}
+
+// JSON is json.Marshal without the escapes that only HTML needs: with them, a text with markup would be several
+// times as large.
+func JSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		panic("nip01: a message of ours does not marshal: " + err.Error())
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	err := encoder.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
