@@ -32,6 +32,8 @@ type Document struct {
 	shaped   []Finding
 	decoded  sync.Once
 	manifest *Manifest
+	merged   sync.Once
+	programs []ProgramTable
 }
 
 // Violations returns the E016 findings of the document, in document order. They are computed once

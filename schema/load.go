@@ -27,21 +27,30 @@ func (d *Document) Manifest() *Manifest {
 
 func (d *Document) decode() *Manifest {
 	m := new(Manifest)
-	s := manifestShape()
-	programs, _ := d.Table("programs")
-	rest := d.raw
-	if programs != nil {
-		rest = maps.Clone(d.raw)
-		delete(rest, "programs")
-	}
-	decodeTable(reflect.ValueOf(m).Elem(), s, rest)
-	m.Programs = make(map[string]Program, len(programs))
-	for name, v := range programs {
-		if t, ok := v.(map[string]any); ok {
-			m.Programs[name] = decodeProgram(MergeProgram(m.Supervisor.Defaults, t))
-		}
-	}
+	decodeTable(reflect.ValueOf(m).Elem(), manifestShape(), d.raw)
 	return m
+}
+
+// ProgramTable is the table of one program. It is shared and must not be changed.
+type ProgramTable struct {
+	Name   string
+	Own    map[string]any // as written
+	Merged map[string]any // the table merged over [supervisor.defaults]
+}
+
+// Programs returns the tables below [programs] in document order. They are merged once, because
+// many rules ask for them.
+func (d *Document) Programs() []ProgramTable {
+	d.merged.Do(func() {
+		defaults, _ := d.Table("supervisor.defaults")
+		for _, name := range d.Keys("programs") {
+			v, _ := d.At("programs", name)
+			if own, ok := v.(map[string]any); ok {
+				d.programs = append(d.programs, ProgramTable{name, own, MergeProgram(defaults, own)})
+			}
+		}
+	})
+	return d.programs
 }
 
 var programTable = whileUsed(programShape)

@@ -83,7 +83,7 @@ func TestRelaySizeBounds(t *testing.T) {
 }
 
 func TestProgramForms(t *testing.T) {
-	m, _, findings := load(t, `
+	_, d, findings := load(t, `
 [supervisor.defaults]
 restart = "always"
 [programs.web]
@@ -131,11 +131,15 @@ ready = { notify = true, deadline = "5m" }
 	if len(findings) != 0 {
 		t.Fatal(findings)
 	}
-	web, once := m.Programs["web"], m.Programs["once"]
+	programs := map[string]Program{}
+	for _, table := range d.Programs() {
+		programs[table.Name], _ = DecodeProgram(table.Merged)
+	}
+	web, once := programs["web"], programs["once"]
 	nice := -5
 	mask := Mode(0o22)
 	want := map[string][2]any{
-		"log file":  {m.Programs["filed"].Logs.To, "file"},
+		"log file":  {programs["filed"].Logs.To, "file"},
 		"command":   {web.Command, Command{"server", "--port", "80 80", "a b"}},
 		"restart":   {web.Restart, "always"},
 		"stop":      {web.Stop, StopLadder{{"INT", Duration(5 * time.Second)}, {"TERM", 0}, {"KILL", 0}}},
@@ -165,10 +169,10 @@ ready = { notify = true, deadline = "5m" }
 		"watchdog":  {web.Health.Watchdog, Duration(30 * time.Second)},
 		"once.stop": {once.Stop, StopLadder{{"INT", Duration(10 * time.Second)}, {"KILL", 0}}},
 		"once.time": {once.StartTimeout, Duration(0)},
-		"unbounded": {m.Programs["nightly"].StartTimeout, Duration(0)},
-		"bounded":   {m.Programs["hourly"].StartTimeout, Duration(5 * time.Minute)},
-		"heavy":     {m.Programs["heavy"].StartTimeout, Duration(150 * time.Second)},
-		"warm":      {m.Programs["warm"].StartTimeout, Duration(6 * time.Minute)},
+		"unbounded": {programs["nightly"].StartTimeout, Duration(0)},
+		"bounded":   {programs["hourly"].StartTimeout, Duration(5 * time.Minute)},
+		"heavy":     {programs["heavy"].StartTimeout, Duration(150 * time.Second)},
+		"warm":      {programs["warm"].StartTimeout, Duration(6 * time.Minute)},
 		"once.rest": {once.Restart, "never"},
 		"once.pass": {once.PassEnvironment.Mode, "safe"},
 	}
@@ -200,7 +204,7 @@ func TestStructsAndShapeAgree(t *testing.T) {
 			for _, k := range s.keys {
 				i, ok := fields[k.name]
 				if !ok {
-					if path == "security.exceptions" || strings.HasPrefix(path, "consultants.") {
+					if path == "security.exceptions" || strings.HasPrefix(path, "consultants.") || path == "" && k.name == "programs" {
 						continue
 					}
 					t.Errorf("%s.%s has no field in %s", path, k.name, typ)
@@ -216,6 +220,7 @@ func TestStructsAndShapeAgree(t *testing.T) {
 		}
 	}
 	walk("", manifestShape(), reflect.TypeFor[Manifest]())
+	walk("programs.*", programShape(), reflect.TypeFor[Program]())
 }
 
 func TestPositions(t *testing.T) {

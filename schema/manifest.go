@@ -3,7 +3,8 @@ package schema
 // Manifest is one document as a typed value, with every default of the schema. For some keys,
 // absence has its own meaning (federation.mode, the adapters). Such a key is empty here if it is
 // absent; ask the Document whether it is written. A Manifest is plain data: it may be copied and
-// shared, but not changed while another goroutine reads it.
+// shared, but not changed while another goroutine reads it. It does not have the programs: schema/plan
+// merges their tables with the feature catalogue and decodes them with DecodeProgram.
 type Manifest struct {
 	Core          Core                `toml:"core"`
 	Federation    Federation          `toml:"federation"`
@@ -21,10 +22,6 @@ type Manifest struct {
 	Security      Security            `toml:"security"`
 	LinkedData    LinkedData          `toml:"linked_data"`
 
-	// Programs are decoded from the document and [supervisor.defaults], without the feature
-	// catalogue. schema/plan merges Document.Table("programs") with the catalogue and calls
-	// DecodeProgram.
-	Programs       map[string]Program  `toml:"programs"`
 	Artifacts      []Artifact          `toml:"artifacts"`
 	Supervisor     Supervisor          `toml:"supervisor"`
 	Bootstrap      Bootstrap           `toml:"bootstrap"`

@@ -68,8 +68,8 @@ func metricsListener(m *schema.Manifest) listener {
 // programListeners are the ports that programs declare, and the local ports in their readiness
 // probes.
 func programListeners(d *schema.Document) (out []listener) {
-	for _, p := range programs(d) {
-		if p.isDefaults() {
+	for p := range programs(d) {
+		if p.isDefaults {
 			continue
 		}
 		var ports []int64
@@ -79,7 +79,7 @@ func programListeners(d *schema.Document) (out []listener) {
 			if port, err := schema.ParsePort(text); err == nil && port.Protocol == "tcp" && !slices.Contains(ports, int64(port.Box)) {
 				ports = append(ports, int64(port.Box))
 				path := p.path("ports", "["+strconv.Itoa(i)+"]")
-				out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.keys[1]), int64(port.Box), path})
+				out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.name), int64(port.Box), path})
 			}
 		}
 		probeTables(p, "ready", func(t map[string]any, keys ...string) {
@@ -88,7 +88,7 @@ func programListeners(d *schema.Document) (out []listener) {
 				if n := localPort(text); n != 0 && !slices.Contains(ports, n) {
 					ports = append(ports, n)
 					path := p.path(append(keys, kind)...)
-					out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.keys[1]), n, path})
+					out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.name), n, path})
 				}
 			}
 		})
@@ -212,8 +212,8 @@ func eachDeclared(d *schema.Document, list string, f func(entry any, keys []stri
 	}
 	ofBox, _ := d.Lookup("supervisor." + list)
 	declared(ofBox, func(keys ...string) []string { return append([]string{"supervisor"}, keys...) })
-	for _, p := range programs(d) {
-		if !p.isDefaults() {
+	for p := range programs(d) {
+		if !p.isDefaults {
 			declared(p.table[list], p.path)
 		}
 	}

@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"io/fs"
+	"iter"
 	"path"
 	"regexp"
 	"slices"
@@ -19,13 +20,19 @@ import (
 
 // programTable is one table with program keys: a program, or the defaults.
 type programTable struct {
-	d      *schema.Document
-	keys   []string
-	table  map[string]any // as written
-	merged map[string]any // the table merged over [supervisor.defaults]
+	d          *schema.Document
+	isDefaults bool // the table is [supervisor.defaults], and not a complete program
+	name       string
+	table      map[string]any // as written
+	merged     map[string]any // the table merged over [supervisor.defaults]
 }
 
-func (p programTable) path(keys ...string) []string { return append(slices.Clone(p.keys), keys...) }
+func (p programTable) path(keys ...string) []string {
+	if p.isDefaults {
+		return append([]string{"supervisor", "defaults"}, keys...)
+	}
+	return append([]string{"programs", p.name}, keys...)
+}
 
 // finding makes a finding about a key below the table.
 func (p programTable) finding(message, hint string, keys ...string) schema.Finding {
@@ -33,32 +40,28 @@ func (p programTable) finding(message, hint string, keys ...string) schema.Findi
 	return atKeys(p.d, path, schema.Path(path...)+" "+message, hint)
 }
 
-func programs(d *schema.Document) (out []programTable) {
-	defaults, _ := d.Table("supervisor.defaults")
-	if defaults != nil {
-		out = append(out, programTable{d, []string{"supervisor", "defaults"}, defaults, schema.MergeProgram(defaults)})
-	}
-	for _, name := range d.Keys("programs") {
-		v, _ := d.At("programs", name)
-		if t, ok := v.(map[string]any); ok {
-			out = append(out, programTable{d, []string{"programs", name}, t, schema.MergeProgram(defaults, t)})
+func programs(d *schema.Document) iter.Seq[programTable] {
+	return func(yield func(programTable) bool) {
+		defaults, _ := d.Table("supervisor.defaults")
+		if defaults != nil && !yield(programTable{d, true, "", defaults, schema.MergeProgram(defaults)}) {
+			return
+		}
+		for _, p := range d.Programs() {
+			if !yield(programTable{d, false, p.Name, p.Own, p.Merged}) {
+				return
+			}
 		}
 	}
-	return out
 }
 
 func perProgram(check func(programTable) []schema.Finding) func(*schema.Document, Facts) []schema.Finding {
 	return func(d *schema.Document, _ Facts) (out []schema.Finding) {
-		for _, p := range programs(d) {
+		for p := range programs(d) {
 			out = append(out, check(p)...)
 		}
 		return out
 	}
 }
-
-// isDefaults reports whether the table is [supervisor.defaults]. Some checks only make sense for a
-// complete program.
-func (p programTable) isDefaults() bool { return p.keys[0] == "supervisor" }
 
 func subtable(t map[string]any, key string) map[string]any {
 	s, _ := t[key].(map[string]any)
@@ -68,7 +71,7 @@ func subtable(t map[string]any, key string) map[string]any {
 func fileLogWithoutPath(p programTable) []schema.Finding {
 	logs := subtable(p.merged, "logs")
 	path, _ := logs["path"].(string)
-	if p.isDefaults() || logs["to"] != "file" || path != "" {
+	if p.isDefaults || logs["to"] != "file" || path != "" {
 		return nil
 	}
 	return one(p.finding(`has to = "file" without a path`, `write path = "/var/log/NAME.log"`, "logs"))
@@ -84,7 +87,7 @@ func pathWithoutFile(p programTable) (out []schema.Finding) {
 	case path == "":
 	case to == "none":
 		out = append(out, p.finding("has no effect with to = "+schema.Quote(to), "drop to", "logs", "stderr_path"))
-	case p.merged["tty"] == true && !p.isDefaults():
+	case p.merged["tty"] == true && !p.isDefaults:
 		out = append(out, p.finding("has no effect with tty = true", "drop it: what comes through a terminal is all stdout", "logs", "stderr_path"))
 	}
 	return out
@@ -236,11 +239,11 @@ func badSchedule(p programTable) []schema.Finding {
 	text, written := p.merged["schedule"].(string)
 	isSchedule := p.merged["type"] == "schedule"
 	switch {
-	case p.isDefaults() && !written:
+	case p.isDefaults && !written:
 		return nil
-	case isSchedule && !written && !p.isDefaults():
+	case isSchedule && !written && !p.isDefaults:
 		return one(p.finding(`is "schedule" without a schedule`, `write schedule = "0 3 * * *"`, "type"))
-	case written && !isSchedule && !p.isDefaults():
+	case written && !isSchedule && !p.isDefaults:
 		return one(p.finding(`has no effect without type = "schedule"`, `write type = "schedule"`, "schedule"))
 	case !written:
 		return nil
@@ -256,7 +259,7 @@ func badSchedule(p programTable) []schema.Finding {
 // five have two leap years.
 func neverDue(p programTable) []schema.Finding {
 	text, _ := p.merged["schedule"].(string)
-	if p.isDefaults() || p.merged["type"] != "schedule" {
+	if p.isDefaults || p.merged["type"] != "schedule" {
 		return nil
 	}
 	table, err := program.ParseSchedule(text, "")
@@ -326,9 +329,9 @@ func twoReadyDescriptors(p programTable) (out []schema.Finding) {
 
 func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	writer := map[string]string{}
-	for _, p := range programs(d) {
+	for p := range programs(d) {
 		logs := subtable(p.merged, "logs")
-		if p.isDefaults() {
+		if p.isDefaults {
 			continue
 		}
 		n, _ := p.merged["instances"].(int64)
@@ -342,17 +345,17 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 			}
 			// The rotation of a log would remove another log that has the name of a rotated file.
 			file, _ := rotated.Log(path.Clean(name))
-			if other, taken := writer[file]; taken && other != p.keys[1] {
+			if other, taken := writer[file]; taken && other != p.name {
 				out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", key))
 			}
-			writer[file] = p.keys[1]
+			writer[file] = p.name
 		}
 	}
 	return out
 }
 
 func endlessOneshot(p programTable) []schema.Finding {
-	if p.isDefaults() || p.merged["type"] != "oneshot" || p.merged["restart"] != "always" {
+	if p.isDefaults || p.merged["type"] != "oneshot" || p.merged["restart"] != "always" {
 		return nil
 	}
 	return one(p.finding(`is a oneshot with restart = "always" and would run for ever`, `use restart = "on-failure"`))
