@@ -144,23 +144,27 @@ func embedderWithoutURL(d *schema.Document, _ Facts) []schema.Finding {
 }
 
 // matches lists the paths of a document that match a pattern with *.
-func matches(d *schema.Document, pattern []string) [][]string {
-	paths := [][]string{{}}
-	for _, part := range pattern {
-		var next [][]string
-		for _, p := range paths {
-			names := []string{part}
-			if part == "*" {
-				names = d.Keys(p...)
-			}
-			for _, n := range names {
-				path := append(slices.Clone(p), n)
-				if _, ok := d.At(path...); ok {
-					next = append(next, path)
-				}
-			}
+func matches(d *schema.Document, pattern []string) (out [][]string) {
+	path := make([]string, 0, len(pattern))
+	var descend func()
+	descend = func() {
+		if _, ok := d.At(path...); !ok {
+			return
 		}
-		paths = next
+		if len(path) == len(pattern) {
+			out = append(out, slices.Clone(path))
+			return
+		}
+		names := pattern[len(path):][:1]
+		if names[0] == "*" {
+			names = d.Keys(path...)
+		}
+		for _, name := range names {
+			path = append(path, name)
+			descend()
+			path = path[:len(path)-1]
+		}
 	}
-	return paths
+	descend()
+	return out
 }

@@ -99,8 +99,7 @@ var commandKeys = [][]string{
 }
 
 func oneWordCommands(p programTable) (out []schema.Finding) {
-	check := func(keys ...string) {
-		v, _ := p.d.At(p.path(keys...)...)
+	check := func(v any, keys ...string) {
 		if t, ok := v.(map[string]any); ok { // a hook in the form of a table
 			v, keys = t["command"], append(slices.Clone(keys), "command")
 		}
@@ -118,10 +117,14 @@ func oneWordCommands(p programTable) (out []schema.Finding) {
 			`write each word in quotes of its own, such as ["sleep", "10"], or drop the brackets`, keys...))
 	}
 	for _, keys := range commandKeys {
-		check(keys...)
+		table := p.table
+		for _, key := range keys[:len(keys)-1] {
+			table = subtable(table, key)
+		}
+		check(table[keys[len(keys)-1]], keys...)
 	}
 	for _, key := range []string{"ready", "health"} {
-		probeTables(p, key, func(_ map[string]any, keys ...string) { check(append(keys, "exec")...) })
+		probeTables(p, key, func(t map[string]any, keys ...string) { check(t["exec"], append(keys, "exec")...) })
 	}
 	return out
 }

@@ -433,16 +433,14 @@ func complete(t *testing.T, f schema.Finding) {
 	}
 }
 
-// Every rule needs a case that breaks it, and a similar case that does not. Otherwise the rule is
-// untested.
 // The zone is there, but a program has put a FIFO in place of its file: the name is not what is wrong.
 func TestAZoneThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ZONEINFO", dir)
-	if err := syscall.Mkfifo(filepath.Join(dir, "UTC"), 0o600); err != nil {
+	if err := syscall.Mkfifo(filepath.Join(dir, "CET"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d, bad := schema.Parse("agentbox.toml", []byte("[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'UTC'"))
+	d, bad := schema.Parse("agentbox.toml", []byte("[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'CET'"))
 	if bad != nil {
 		t.Fatal(bad)
 	}
@@ -457,6 +455,8 @@ func TestAZoneThatCannotBeRead(t *testing.T) {
 	t.Error("there is no E104")
 }
 
+// Every rule needs a case that breaks it, and a similar case that does not. Otherwise the rule is
+// untested.
 func TestEveryRuleHasCases(t *testing.T) {
 	breaks, keeps := map[string]bool{}, map[string]bool{}
 	for _, c := range cases {
