@@ -28,14 +28,17 @@ func TestChangesAreAsDocumented(t *testing.T) {
 		"enabled": true, "when": true, "instances": true, "env_file": true, "user": true, "group": true, "groups": true,
 		"schedule": true, "overlap": true, "timezone": true,
 	}
-	specs := func(line string) []program.Spec {
+	specs := func(line string) (all []program.Spec) {
 		text := fmt.Sprintf("[programs.db]\ncommand = ['db']\n[programs.web]\n%s\n", line)
 		m, doc, findings := schema.Load("agentbox.toml", []byte(text))
 		if len(findings) > 0 {
 			t.Fatal(findings)
 		}
 		p, _ := plan.Resolve(m, doc, plan.Facts{Env: map[string]string{"HOME": "/root"}})
-		return p.Specs()
+		for _, spec := range p.Specs() {
+			all = append(all, *spec)
+		}
+		return all
 	}
 	before := specs("command = ['web']")
 	for _, key := range schema.ProgramKeys() {

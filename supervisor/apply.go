@@ -116,7 +116,7 @@ func (s *Supervisor) check(specs []program.Spec) error {
 			return err
 		}
 	}
-	_, err := program.Waves(specs)
+	_, err := program.Waves(program.Pointers(specs))
 	return err
 }
 
@@ -224,7 +224,7 @@ func (s *Supervisor) install(specs []program.Spec) (in installed, err error) {
 }
 
 func (l *loop) install(specs []program.Spec, in *installed) error {
-	waves, err := program.Waves(specs)
+	waves, err := program.Waves(program.Pointers(specs))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 func TestAHangingStartIsFatalBeforeTheSeal(t *testing.T) {
 	inBox(t, func(b *box) {
 		web := spec("web", notify, func(s *program.Spec) { s.Required, s.Backoff.Max = true, 10*time.Second })
-		timeout := program.SealTimeout([]program.Spec{web})
+		timeout := program.SealTimeout([]*program.Spec{&web})
 		b.boot(Config{}, web)
 		b.pass(timeout / 2)
 		if st := b.status("web"); st.State == program.Fatal || st.GaveUp() != "" {

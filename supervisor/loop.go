@@ -374,7 +374,7 @@ func (l *loop) emergency(p any, stack []byte) Result {
 // adopt makes specs the programs of the box and computes their order. Other programs stay until
 // they are gone.
 func (l *loop) adopt(specs []program.Spec) error {
-	waves, err := program.Waves(specs)
+	waves, err := program.Waves(program.Pointers(specs))
 	if err != nil {
 		return err
 	}

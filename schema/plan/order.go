@@ -217,8 +217,7 @@ func (r *resolver) seal() {
 	if !r.shaped {
 		return
 	}
-	for i := range specs {
-		s := &specs[i]
+	for _, s := range specs {
 		fatal, ok := program.GiveUpTime(s, false)
 		endless := !ok && r.m.Bootstrap.OnSealTimeout == "stay"
 		if !s.Required || s.Type == program.Schedule || !endless && (!ok || fatal <= r.plan.SealTimeout) {

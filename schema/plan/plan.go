@@ -149,10 +149,10 @@ type Artifact struct {
 }
 
 // Specs returns the specifications in start order, without credentials.
-func (p *Plan) Specs() []program.Spec {
-	specs := make([]program.Spec, len(p.Programs))
+func (p *Plan) Specs() []*program.Spec {
+	specs := make([]*program.Spec, len(p.Programs))
 	for i := range p.Programs {
-		specs[i] = *p.Programs[i].Spec
+		specs[i] = p.Programs[i].Spec
 	}
 	return specs
 }

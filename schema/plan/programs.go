@@ -44,6 +44,7 @@ func (r *resolver) programs() {
 	r.inherited = map[string]inheritance{}
 	r.faulty = map[string]bool{}
 	sources := r.sources()
+	r.plan.Programs = make([]Program, 0, len(sources))
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[name]
 		if slices.Contains(itself, name) {
@@ -55,8 +56,10 @@ func (r *resolver) programs() {
 		}
 		r.program(s, schema.MergeProgram(s.layers...))
 	}
-	// The plan lives as long as the box, and append has left room for a quarter more programs.
-	r.plan.Programs = slices.Clone(r.plan.Programs)
+	// The plan lives as long as the box. Programs that are off, and append, have left room for more.
+	if cap(r.plan.Programs) > len(r.plan.Programs) {
+		r.plan.Programs = slices.Clone(r.plan.Programs)
+	}
 	r.needs()
 }
 
@@ -369,11 +372,13 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 
 // resolved makes the plan's entry of an instance.
 func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name string, number int) Program {
+	var spec program.Spec
 	if s.spec == nil || s.variables {
-		converted := specOf(p, r.m.Security.Enforce)
-		s.spec = &converted
+		spec = specOf(p, r.m.Security.Enforce)
+	} else {
+		spec = *s.spec
 	}
-	spec := *s.spec
+	s.spec = &spec
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
 	spec.Env = env.list
 	return Program{

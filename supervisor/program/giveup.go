@@ -62,10 +62,9 @@ func (b BackoffPolicy) share() float64 { return min(max(b.Jitter, 0), 1) }
 // SealTimeout is the seal timeout that fits the required programs of specs. It is at least
 // DefaultSealTimeout. It is longer than any of them may take to start, and longer than any needs
 // until it is FATAL, even if each of its starts takes all its time.
-func SealTimeout(specs []Spec) time.Duration {
+func SealTimeout(specs []*Spec) time.Duration {
 	fits := DefaultSealTimeout
-	for i := range specs {
-		s := &specs[i]
+	for _, s := range specs {
 		if !s.Required || s.Type == Schedule {
 			continue
 		}

@@ -190,8 +190,8 @@ func (g *graph) names(set []int) []string {
 // which program waits for which.
 //
 // The error is a *CycleError, *UnknownNeedError or *DuplicateError.
-func Waves(specs []Spec) ([][]string, error) {
-	g, err := newGraph(pointers(specs))
+func Waves(specs []*Spec) ([][]string, error) {
+	g, err := newGraph(specs)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +203,8 @@ func Waves(specs []Spec) ([][]string, error) {
 	return names, nil
 }
 
-func pointers(specs []Spec) []*Spec {
+// Pointers returns the addresses of the elements.
+func Pointers(specs []Spec) []*Spec {
 	all := make([]*Spec, len(specs))
 	for i := range specs {
 		all[i] = &specs[i]

@@ -65,11 +65,11 @@ func TestOrders(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			waves, err := Waves(c.specs)
+			waves, err := Waves(Pointers(c.specs))
 			if err != nil {
 				t.Fatal(err)
 			}
-			critical, total, err := criticalStop(pointers(c.specs), false)
+			critical, total, err := criticalStop(Pointers(c.specs), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestPlannedStop(t *testing.T) {
 		{"in an earlier wave, both may run", specs(NeedStarted, Oneshot, waves...), "[web migrate] 7s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path, total, err := PlannedStop(c.specs)
+			path, total, err := PlannedStop(Pointers(c.specs))
 			if got := fmt.Sprint(path, " ", total); err != nil || got != c.want {
 				t.Errorf("got %s, %v; want %s", got, err, c.want)
 			}
@@ -123,32 +123,32 @@ func TestPlannedStop(t *testing.T) {
 	}
 	// criticalStop plans the stop of running programs: an operator may have started the oneshot
 	// again.
-	if path, total, err := criticalStop(pointers(specs(NeedCompleted, Oneshot, chain...)), false); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
+	if path, total, err := criticalStop(Pointers(specs(NeedCompleted, Oneshot, chain...)), false); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
 		t.Errorf("of running programs: %v, %v, %v", path, total, err)
 	}
 }
 
 func TestOrderErrors(t *testing.T) {
-	_, err := Waves(progs("x 1 a 1", "a 1 b 1", "b 1 c 1", "c 1 a 1"))
+	_, err := Waves(Pointers(progs("x 1 a 1", "a 1 b 1", "b 1 c 1", "c 1 a 1")))
 	var cycle *CycleError
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a b c a]]" {
 		t.Errorf("%v", err)
 	}
-	_, err = Waves(progs("a 1 a 1"))
+	_, err = Waves(Pointers(progs("a 1 a 1")))
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a a]]" {
 		t.Errorf("%v", err)
 	}
 	// b and c are a cycle on the way of that of a and d; e and f are one apart.
-	_, err = Waves(progs("x 1 a 1", "a 1 b,d 1", "b 1 c 1", "c 1 b 1", "d 1 a 1", "e 1 f,x 1", "f 1 e 1"))
+	_, err = Waves(Pointers(progs("x 1 a 1", "a 1 b,d 1", "b 1 c 1", "c 1 b 1", "d 1 a 1", "e 1 f,x 1", "f 1 e 1")))
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[b c b] [a d a] [e f e]]" {
 		t.Errorf("%v", err)
 	}
-	_, _, err = criticalStop(pointers(progs("a 1 nosuch 1")), false)
+	_, _, err = criticalStop(Pointers(progs("a 1 nosuch 1")), false)
 	var unknown *UnknownNeedError
 	if !errors.As(err, &unknown) || unknown.Need != "nosuch" {
 		t.Errorf("%v", err)
 	}
-	_, err = StopScale(pointers(progs("a 1 - 1", "a 1 - 1")), 0)
+	_, err = StopScale(Pointers(progs("a 1 - 1", "a 1 - 1")), 0)
 	if _, ok := errors.AsType[*DuplicateError](err); !ok {
 		t.Errorf("%v", err)
 	}
@@ -163,7 +163,7 @@ func TestLongChain(t *testing.T) {
 			specs[i].Needs = []Need{{Program: fmt.Sprint(i + 1)}}
 		}
 	}
-	waves, err := Waves(specs)
+	waves, err := Waves(Pointers(specs))
 	if err != nil || len(waves) != 1 || waves[0][0] != fmt.Sprint(n-1) {
 		t.Errorf("%v, %d waves", err, len(waves))
 	}
@@ -173,11 +173,11 @@ func TestStopScaleFits(t *testing.T) {
 	specs := progs("web 999 db 10", "db 999 - 20")
 	specs[0].StopCommand = &Hook{Timeout: 10 * time.Second}
 	for budget, want := range map[time.Duration]float64{20 * time.Second: 0.5, 40 * time.Second: 1, time.Minute: 1} {
-		if scale, err := StopScale(pointers(specs), budget); err != nil || scale != want {
+		if scale, err := StopScale(Pointers(specs), budget); err != nil || scale != want {
 			t.Errorf("%v: %v, %v", budget, scale, err)
 		}
 	}
-	if scale, _ := StopScale(pointers(specs), 0); scale <= 0 {
+	if scale, _ := StopScale(Pointers(specs), 0); scale <= 0 {
 		t.Errorf("scale %v", scale)
 	}
 }
@@ -283,11 +283,11 @@ func TestGiveUpTime(t *testing.T) {
 	// With the defaults, a required program is FATAL before the time for the seal is over. Longer
 	// settings of a program also make the time for the seal longer.
 	manifest.Required = true
-	if got := SealTimeout([]Spec{manifest}); got != DefaultSealTimeout {
+	if got := SealTimeout([]*Spec{&manifest}); got != DefaultSealTimeout {
 		t.Errorf("got %v", got)
 	}
 	manifest.Backoff.Max = 30 * time.Second
-	if got, ok := GiveUpTime(&manifest, true); !ok || SealTimeout([]Spec{manifest}) <= got || got < DefaultSealTimeout {
+	if got, ok := GiveUpTime(&manifest, true); !ok || SealTimeout([]*Spec{&manifest}) <= got || got < DefaultSealTimeout {
 		t.Errorf("%v", got)
 	}
 }

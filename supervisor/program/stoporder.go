@@ -26,8 +26,8 @@ func StopTime(s *Spec) time.Duration {
 // longest one after the other, in the order of the stop, and how long that is, for a box that runs
 // as declared. If another program needs the completion of a oneshot, the oneshot is over when that
 // program runs. So the two are never stopped one after the other. The errors are those of Waves.
-func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
-	return criticalStop(pointers(specs), true)
+func PlannedStop(specs []*Spec) ([]string, time.Duration, error) {
+	return criticalStop(specs, true)
 }
 
 // criticalStop is PlannedStop if planned is true. Otherwise every program counts as running, also a
