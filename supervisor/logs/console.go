@@ -237,27 +237,24 @@ type ownWriter struct {
 }
 
 func (w ownWriter) Write(b []byte) (int, error) {
-	var out []byte
+	n := len(b)
 	if secrets := w.secrets.Load(); secrets != nil {
 		b = bytes.Clone(b) // b belongs to the caller
 		secrets.mask(b)
 	}
 	for line := range bytes.Lines(b) {
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
+		text := bytes.TrimRight(line, "\r\n")
+		switch {
+		case len(text) == 0:
 			continue
+		case w.c.format == FormatConsole:
+			line = w.c.appendConsole(&batch{now: time.Now()}, selfName, Stdout, readable(text))
+		case len(line) != len(text)+1: // it does not end with one newline alone
+			line = append(bytes.Clone(text), '\n')
 		}
-		if w.c.format == FormatConsole {
-			scratch := &batch{now: time.Now(), out: out}
-			out = w.c.appendConsole(scratch, selfName, Stdout, readable(line))
-			continue
-		}
-		out = append(append(out, line...), '\n')
+		w.c.out.put(nil, line, 0)
 	}
-	if len(out) > 0 {
-		w.c.out.put(nil, out, 0)
-	}
-	return len(b), nil
+	return n, nil
 }
 
 // readable turns a structured log line into "LEVEL message key=value …".

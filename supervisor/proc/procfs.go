@@ -66,12 +66,16 @@ func parseStat(pid int, b []byte) (statInfo, error) {
 	if end < 0 || end+2 >= len(b) {
 		return statInfo{}, fmt.Errorf("/proc/%d/stat: it contains no name", pid)
 	}
-	f := strings.Fields(string(b[end+2:]))
-	if len(f) < 22 {
-		return statInfo{}, fmt.Errorf("/proc/%d/stat: only %d fields", pid, len(f))
+	var f [envEnd - 2][]byte // fields are counted from 3, "state"
+	found := 0
+	for rest := bytes.TrimSpace(b[end+2:]); found < len(f) && len(rest) > 0; found++ {
+		f[found], rest, _ = bytes.Cut(rest, []byte{' '})
 	}
-	num := func(i int) int64 { // fields are counted from 3, "state"
-		n, err := strconv.ParseInt(f[i-3], 10, 64)
+	if found < 22 {
+		return statInfo{}, fmt.Errorf("/proc/%d/stat: only %d fields", pid, found)
+	}
+	num := func(i int) int64 {
+		n, err := strconv.ParseInt(string(f[i-3]), 10, 64)
 		if err != nil {
 			return 0 // a value above the range of int64: no field that is used here has one
 		}
@@ -82,7 +86,7 @@ func parseStat(pid int, b []byte) (statInfo, error) {
 		ppid: int(num(4)), pgrp: int(num(5)), sid: int(num(6)),
 		utime: uint64(num(14)), stime: uint64(num(15)), cutime: uint64(num(16)), cstime: uint64(num(17)),
 		threads: int(num(20)), start: uint64(num(22)), rssPages: num(24),
-		noEnviron: len(f) <= envEnd-3 || f[envEnd-3] != "0" && f[envEnd-3] == f[envStart-3],
+		noEnviron: found < len(f) || string(f[envEnd-3]) != "0" && bytes.Equal(f[envEnd-3], f[envStart-3]),
 	}, nil
 }
 
