@@ -241,6 +241,7 @@ type resolver struct {
 	inherited map[string]inheritance // by pass_environment
 	secrets   []program.Secret       // secrets that any program names
 	findings  []schema.Finding
+	decoded   schema.Program // of the instance at hand: reflection would take memory for each one
 }
 
 func (r *resolver) report(code string, f schema.Finding, keys ...string) {

@@ -332,10 +332,12 @@ func (r *resolver) shellSyntax(s *source) {
 
 // instance expands and converts one instance and adds it to the plan. Mistakes are reported only
 // for the first instance, because all instances have the same ones.
-func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, name string, number int) {
+func (r *resolver) instance(s *source, decoded schema.Program, merged map[string]any, name string, number int) {
 	first := number == 0
+	r.decoded = decoded
+	p := &r.decoded
 	x := &expander{}
-	env := r.environment(s, &p, number, x, first)
+	env := r.environment(s, p, number, x, first)
 	x.get = env.lookup
 	// r.environment has expanded the environment already, so it is excluded here.
 	own := p.Environment
@@ -343,7 +345,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	p.Environment = nil
 	asked := len(x.asked)
 	if s.variables {
-		x.expandAll(reflect.ValueOf(&p).Elem())
+		x.expandAll(reflect.ValueOf(p).Elem())
 	}
 	p.Environment = own
 	secrets := r.secretsOf(env, x.asked[asked:])
@@ -352,7 +354,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 		r.texts(s, x, env.unread)
 		r.ask(s, p.PassEnvironment.Names, x.asked[:asked], x.asked[asked:])
 	}
-	out := r.resolved(s, &p, env, name, number)
+	out := r.resolved(s, p, env, name, number)
 	out.Spec.Secrets = secrets
 	if len(secrets) > 0 {
 		shown, _ := schema.DecodeProgram(merged) // its findings have been reported
@@ -365,7 +367,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	r.declared[name] = r.statesStop(s)
 	if first {
 		r.checkInstance(s, out.Spec)
-		r.checkProbes(s, &p)
+		r.checkProbes(s, p)
 	}
 	r.plan.Programs = append(r.plan.Programs, out)
 }
