@@ -101,6 +101,19 @@ func TestApplyOfAnInvalidSetChangesNothing(t *testing.T) {
 	})
 }
 
+func TestARollBackSaysWhyTheProgramIsNotReady(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("web", required))
+		b.pass(time.Second)
+		time.AfterFunc(time.Second, func() { b.p.report("web", Report{Kind: ReportWaiting, Reason: "no answer"}) })
+		unlimited := func(s *program.Spec) { s.StartTimeout = 0 }
+		r, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("web", required, argv("new"), notify, unlimited)})
+		if err != nil || !strings.HasSuffix(r.Reason, "it is STARTING (started, not ready yet: no answer)") {
+			t.Errorf("%v, %+v", err, r)
+		}
+	})
+}
+
 func TestApplyRollsBack(t *testing.T) {
 	for name, bad := range map[string]func(*program.Spec){
 		"FATAL":     func(s *program.Spec) { s.StartRetries = 0 },

@@ -219,6 +219,10 @@ func (s *Supervisor) Await(ctx context.Context, name string, until func(Status) 
 			return st, nil
 		}
 		if _, err := watch.Next(ctx); err != nil {
+			// Why a program is not ready yet changes without an event.
+			if now, ok := s.Status(name); ok {
+				st = now
+			}
 			return st, err
 		}
 	}
