@@ -39,6 +39,9 @@ func newHelp(c *cli) *cobra.Command {
 			target, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				word, hint := strings.Join(args, " "), ""
+				if where := topicsWith(word); where != nil {
+					return usageError("there is no command and no topic %q; use: %s", word, strings.Join(where, ", or "))
+				}
 				known := completeHelp(cmd.Root(), nil, "")
 				for i := range known {
 					known[i], _, _ = strings.Cut(known[i], "\t") // the description
@@ -55,6 +58,16 @@ func newHelp(c *cli) *cobra.Command {
 			return target.Help()
 		},
 	}
+}
+
+// topicsWith returns the commands that show word as a section or an entry of a topic.
+func topicsWith(word string) (commands []string) {
+	for _, t := range docs.Topics() {
+		if _, _, ok := manual.Section(t.Text, word); ok {
+			commands = append(commands, "agentctl help "+t.Name+" "+word)
+		}
+	}
+	return commands
 }
 
 func topicList() string {

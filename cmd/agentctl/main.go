@@ -190,6 +190,9 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 	if name == "o" || name == "output" { // as in kubectl get -o json
 		return " (for JSON write --json)"
 	}
+	if name == "tail" && cmd.Name() == "logs" { // as in docker logs --tail 10
+		return " (for the newest 10 lines write -n 10)"
+	}
 	var known []string
 	if len(name) == 1 {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {

@@ -193,7 +193,12 @@ func newEvents(c *cli) *cobra.Command {
 Every event has a number. --since takes such a number, or a time in the forms of
 agentctl logs --since. The event Lagged stands for events that agentinit no longer
 has.`,
-		Args:              noArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError("events takes no NAME, but got %[1]q; use: agentctl why %[1]s", args[0])
+			}
+			return nil
+		},
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			after, from, err := eventsSince(since, time.Now())
