@@ -159,7 +159,7 @@ func planNotes(w io.Writer, p *plan.Plan) {
 		fmt.Fprintln(w, "* the boot seal waits for it")
 	}
 	if len(p.StopPath) > 0 {
-		fmt.Fprintf(w, "stop: at most %s (%s) of a budget of %s\n", span(p.StopTime), strings.Join(p.StopPath, " → "), span(p.StopBudget))
+		fmt.Fprintf(w, "stop: at most %s (%s); stop_grace leaves %s\n", span(p.StopTime), strings.Join(p.StopPath, " → "), span(p.StopBudget))
 	}
 	for _, prog := range p.Programs {
 		if len(prog.Withheld) > 0 {
