@@ -47,8 +47,8 @@ func newRun(c *cli) *cobra.Command {
 		use: "run NAME...", short: "Run schedules and oneshots now", done: "ran", already: "already running", named: true,
 		long: `Start a run of each program now, also of a schedule, and wait until each program
 has completed, is RUNNING, or has failed once. A schedule keeps its times, and a
-paused schedule stays paused. If a run is under way, the command starts no second
-one: it waits for that run and says "already running".`,
+paused schedule stays paused. If a run is under way, the command starts no
+second one: it waits for that run and says "already running".`,
 		ask: (*api.Client).Run,
 	})
 	return cmd
@@ -57,11 +57,11 @@ one: it waits for that run and says "already running".`,
 func newStop(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
 		use: "stop NAME...|--all", short: "Stop programs, pause schedules", done: "stopped", already: "not running",
-		long: `Stop programs and wait until their processes are gone. Several programs stop in the
-reverse order of their start: those that depend on others first. Programs that need
-a stopped one, and are not named, keep running. A stopped program stays stopped until
-a request starts it or the box starts again. A schedule is paused: it has no run
-until you start it.
+		long: `Stop programs and wait until their processes are gone. Several programs stop in
+the reverse order of their start: those that depend on others first. Programs
+that need a stopped one, and are not named, keep running. A stopped program
+stays stopped until a request starts it or the box starts again. A schedule is
+paused: it has no run until you start it.
 
 Before the seal a stop can end the box: if a required program needs a program
 that was stopped, the boot fails with exit status 67.`,
@@ -73,13 +73,13 @@ that was stopped, the boot fails with exit status 67.`,
 func newRestart(c *cli) *cobra.Command {
 	cmd, req := c.newAction(verb{
 		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
-		long: `Restart programs and wait until each is RUNNING, has completed, or has failed once.
-With --all, every program stops first, in the reverse order of the boot; then
-they start in the order of the boot. The command first starts the programs that a
-named one needs; programs that need the named one keep running.
+		long: `Restart programs and wait until each is RUNNING, has completed, or has failed
+once. With --all, every program stops first, in the reverse order of the boot;
+then they start in the order of the boot. The command first starts the programs
+that a named one needs; programs that need the named one keep running.
 
-With --rolling, programs restart one after the other, each when the one before is
-ready again. If one does not become ready, the rest are not restarted.`,
+With --rolling, programs restart one after the other, each when the one before
+is ready again. If one does not become ready, the rest are not restarted.`,
 		ask: (*api.Client).Restart,
 	})
 	cmd.Flags().BoolVar(&req.Rolling, "rolling", false, "one after the other, each when the one before is ready")
@@ -191,13 +191,14 @@ waits for the readiness of the box, and any other state for every program. If
 agentinit does not answer yet, the command waits for agentinit too, and says so
 after two seconds.
 
-ready: the program is RUNNING, and the condition "ready" of the manifest holds if
-there is one. A oneshot or a run of a schedule is ready when it has completed.
+ready: the program is RUNNING, and the condition "ready" of the manifest holds
+if there is one. A oneshot or a run of a schedule is ready when it has
+completed.
 
 running: the program is RUNNING, or has completed.
 
-completed: a oneshot or a run of a schedule has ended as expected. A service never
-completes, and the command refuses to wait for that.
+completed: a oneshot or a run of a schedule has ended as expected. A service
+never completes, and the command refuses to wait for that.
 
 stopped: a state that lasts without a process: STOPPED, EXITED or FATAL.
 

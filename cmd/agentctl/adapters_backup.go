@@ -25,8 +25,8 @@ memory, events, tasks. Keys and identities are left out unless you ask for them
 with --include-secrets; keep such a backup secret. FILE appears when it is
 complete.
 
-If a part cannot be copied, for example because its slot is degraded, there is no
-backup, and the error names the part. --skip leaves a part out; the backup
+If a part cannot be copied, for example because its slot is degraded, there is
+no backup, and the error names the part. --skip leaves a part out; the backup
 records that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, screen := terminal(c.stdout); args[0] == "-" && screen {

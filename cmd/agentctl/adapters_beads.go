@@ -246,7 +246,7 @@ func newBeadImport(c *cli) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use: "import FILE|-", Short: "Read beads from JSON lines that export or bd wrote", Args: cobra.ExactArgs(1),
-		Long: "Import beads that export or bd wrote. If a bead exists already, the newer one is kept. A file with an error changes nothing.",
+		Long: "Import beads that export or bd wrote. If a bead exists already, the newer one\nis kept. A file with an error changes nothing.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.input(args[0])
 			if err != nil {

@@ -20,7 +20,8 @@ func newAdapters(c *cli) *cobra.Command {
 		Long: `Show the adapter slots, their classes and their health.
 
 LAST ERROR is why a slot is not healthy. A healthy slot has one while the latest
-call failed, for instance on a full disk: reads go on there, so its health is good.`,
+call failed, for instance on a full disk: reads go on there, so its health is
+good.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/adapters", nil, nil)
 			type row struct {

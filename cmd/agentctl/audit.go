@@ -27,7 +27,8 @@ the runtime directory (/run/agentbox) has all of them.
 --verify has agentinit check the file against itself and against what it
 remembers.
 
-Exit status: 0 done, 1 --verify found that the file is not the record as it was written.`,
+Exit status: 0 done, 1 --verify found that the file is not the record as it was
+written.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {

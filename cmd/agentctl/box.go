@@ -20,8 +20,8 @@ func newWhy(c *cli) *cobra.Command {
 		Use:   "why NAME",
 		Short: "Explain why a program is in its state",
 		Long: `Explain why a program is in its state: since when, what happens next, how the
-latest run ended, what the program needs and what needs it, the newest events, and
-which command to type. NAME is one program, or one instance ("worker:0").`,
+latest run ended, what the program needs and what needs it, the newest events,
+and which command to type. NAME is one program, or one instance ("worker:0").`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -265,7 +265,7 @@ func newLogLevel(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:       "log-level [LEVEL]",
 		Short:     "Show or change the level of agentinit's own log",
-		Long:      "Show the level of agentinit's own log, or change it: trace, debug, info, warn or error.",
+		Long:      "Show the level of agentinit's own log, or change it: trace, debug, info, warn or\nerror.",
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -295,7 +295,7 @@ func newShutdown(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "shutdown",
 		Short:             "Stop every program and end agentinit",
-		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. The command does not\nwait for the end; with --wait it does.",
+		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. The command does\nnot wait for the end; with --wait it does.",
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -355,7 +355,7 @@ func newMetrics(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:               "metrics",
 		Short:             "Print the Prometheus metrics, in a box without curl",
-		Long:              "Print the Prometheus metrics, in a box without curl. They are in Prometheus' text\nformat, with --json too.",
+		Long:              "Print the Prometheus metrics, in a box without curl. They are in Prometheus'\ntext format, with --json too.",
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {

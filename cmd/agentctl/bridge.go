@@ -13,7 +13,7 @@ import (
 func newBridge(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bridge",
-		Short: "Connect the orchestrator's host to the box, over standard input and output",
+		Short: "Connect the orchestrator's host to the box, over stdin and stdout",
 		Long: `Join standard input and output to the box's orchestrator, for a host that runs
 
   docker exec -i BOX agentctl bridge

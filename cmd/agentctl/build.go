@@ -19,7 +19,7 @@ import (
 func newConfigCatalogue(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "catalogue",
-		Short: "Print the feature catalogue as JSON: gates, packages, artifacts, environment, ports",
+		Short: "Print the feature catalogue as JSON",
 		Long: `Print the programs, artifacts and settings that each feature of a manifest adds,
 with the keys of catalog.toml.
 "defaults" is the value of every manifest path that the catalogue names, as an

@@ -28,8 +28,8 @@ const defaultManifest = "agentbox.toml"
 
 // fileHelp says which manifest a command reads without an argument.
 const fileHelp = `
-FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else /etc/agentbox.toml;
-- is standard input.`
+FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else
+/etc/agentbox.toml; - is standard input.`
 
 func newConfig(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests"}

@@ -18,7 +18,7 @@ func newCrash(c *cli) *cobra.Command {
 		Long: `Show the latest crash of a program, or of every program that had one:
 
 - its exit status or signal,
-- why agentinit stopped it, or whether the kernel killed it because memory ran out,
+- why agentinit stopped it, or whether memory ran out and the kernel killed it,
 - where the core file is,
 - how much processor time and memory it used,
 - the last lines of its output; "!" marks standard error.`,

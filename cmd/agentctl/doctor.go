@@ -60,10 +60,11 @@ func newDoctor(c *cli) *cobra.Command {
 	o := &doctorOptions{}
 	cmd := &cobra.Command{
 		Use:   "doctor [FILE]",
-		Short: "Compare the manifest, its descriptions and the running box, link by link",
-		Long: `Compare what FILE declares with the compose file, the image, and the running box:
-its listeners, /v1/meta and the adapters in use. Show every difference, also those
-that the box itself has found (contract drift), and what to do about each.
+		Short: "Compare the manifest, its descriptions and the running box",
+		Long: `Compare what FILE declares with the compose file, the image, and the running
+box: its listeners, /v1/meta and the adapters in use. Show every difference,
+also those that the box itself has found (contract drift), and what to do about
+each.
 
 FILE is by default the manifest of the running box, else $AGENTBOX_CONFIG, else
 agentbox.toml, else /etc/agentbox.toml. The compose file is by default

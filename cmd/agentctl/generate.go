@@ -55,7 +55,7 @@ func generators() []generator {
 		}, several: func(boxes []*compose.Box) compose.File {
 			return compose.File{Name: "docker-compose.yml", Content: compose.Compose(boxes...)}
 		}},
-		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, with --pod-monitor, PodMonitor",
+		{name: "kubernetes", short: "ConfigMap, Service and StatefulSet",
 			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
 				out, notes := b.Kubernetes(o.cluster)
 				o.notes = slices.Concat(b.Notes, notes)
@@ -72,7 +72,7 @@ func generators() []generator {
 			out, err := b.Env()
 			return one("agentbox.env", out, err)
 		}},
-		{name: "image", short: "environment and exposed ports as an OCI image configuration", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+		{name: "image", short: "environment and ports as an OCI image configuration", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
 			out, err := b.Image()
 			return one("image.json", out, err)
 		}},
@@ -84,7 +84,7 @@ func generators() []generator {
 }
 
 func newGenerate(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "generate", Short: "Write the files with which container engines run the box of a manifest"}
+	cmd := &cobra.Command{Use: "generate", Short: "Write the files that container engines need to run the box"}
 	for _, g := range generators() {
 		cmd.AddCommand(newGenerator(c, g))
 	}
@@ -99,7 +99,7 @@ func newGenerator(c *cli, g generator) *cobra.Command {
 	}
 	if g.several != nil {
 		use, args = " [FILE]...", cobra.ArbitraryArgs
-		more = "If you name several FILEs, each becomes one box, named after its file without the\nextension.\n"
+		more = "If you name several FILEs, each becomes one box, named after its file without\nthe extension.\n"
 	}
 	cmd := &cobra.Command{
 		Use:   g.name + use,

@@ -17,8 +17,8 @@ func newImport(c *cli) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "supervisord FILE",
 		Short: "Print the manifest that does the same as a supervisord.conf",
-		Long: `Print the manifest that does the same as FILE, a supervisord.conf, with the files
-that it includes; - is standard input. What has no equal is a comment that
+		Long: `Print the manifest that does the same as FILE, a supervisord.conf, with the
+files that it includes; - is standard input. What has no equal is a comment that
 begins with "# CHECK:". Standard error says how many there are.
 
 Exit status: 0 converted, 1 FILE cannot be converted, 2 wrong command line or

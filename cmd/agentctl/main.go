@@ -307,6 +307,7 @@ func newRoot(c *cli) *cobra.Command {
 		}
 	}
 	root.SetHelpCommand(newHelp(c))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.PersistentPreRunE = c.refuseURL
 	return root
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func newMesh(c *cli) *cobra.Command {
-	return group("mesh", "Show the relays the box is connected to; publish and follow events", newMeshStatus(c), newMeshPublish(c), newMeshSubscribe(c))
+	return group("mesh", "Show the relays of the box; publish and follow events", newMeshStatus(c), newMeshPublish(c), newMeshSubscribe(c))
 }
 
 func newMeshStatus(c *cli) *cobra.Command {
@@ -109,9 +109,9 @@ func newMeshPublish(c *cli) *cobra.Command {
 		Use: "publish CONTENT|-", Short: "Sign an event with the box's key and publish it", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		Long: `Sign an event with the box's key and publish it to the relays of the box.
 
-The event is in the outbox when the box has answered; it is published as soon as a
-relay takes it, after a restart of the box too. The event's id is printed. With
---to, the event is a private message (NIP-17): only that key can read it.`,
+The event is in the outbox when the box has answered; it is published as soon as
+a relay takes it, after a restart of the box too. The event's id is printed.
+With --to, the event is a private message (NIP-17): only that key can read it.`,
 		Example: `  agentctl mesh publish 'the build is green'
   agentctl mesh publish --to npub1... 'for your eyes only'
   agentctl mesh publish --kind 38000 --tag p=3bf0c63f... --tag d=job-7 - < intent.json`,
@@ -178,10 +178,12 @@ func newMeshSubscribe(c *cli) *cobra.Command {
 	var limit, count int
 	cmd := &cobra.Command{
 		Use: "subscribe", Short: "Follow the events of the box's relays", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Follow the events of the box's relays: first what they have stored, then what comes.
+		Long: `Follow the events of the box's relays: first what they have stored, then what
+comes.
 
-The box verifies id and signature of every event. Events of several relays are shown
-once. Private messages are shown encrypted; the inbox of the pod has their text.`,
+The box verifies id and signature of every event. Events of several relays are
+shown once. Private messages are shown encrypted; the inbox of the pod has their
+text.`,
 		Example: `  agentctl mesh subscribe --kind 1 --author npub1...
   agentctl mesh subscribe --limit 0 --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -24,17 +24,18 @@ func newPlan(c *cli) *cobra.Command {
 	var graph string
 	cmd := &cobra.Command{
 		Use:   "plan [FILE] [-- COMMAND ARG...]",
-		Short: "Show what a manifest would start, in which order, without starting anything",
+		Short: "Show what a manifest would start, and in which order",
 		Long: `Show what agentinit would run for FILE in this environment: the waves, the
 programs, where each comes from, what each needs, and the chain of stops that
 takes longest. Programs of equal priority are one wave. The first line has the
-bootstrap.profile of the manifest, and the supervisor.barrier, which says what each
-wave waits for. A COMMAND after -- is the program "main", as in
+bootstrap.profile of the manifest, and the supervisor.barrier, which says what
+each wave waits for. A COMMAND after -- is the program "main", as in
 agentinit --manifest FILE -- COMMAND.
 ` + fileHelp + `
 
 --graph draws the dependency graph instead: an arrow leads from a program to the
-one that waits for it. dot is for Graphviz, mermaid for Markdown, svg is a picture.
+one that waits for it. dot is for Graphviz, mermaid for Markdown, svg is a
+picture.
 
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -164,9 +165,17 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-// Every command has a short help and a group, and every flag has a description.
+// Every command has a short help and a group, every flag has a description, and no line of the help is
+// too long for a narrow terminal.
 func TestHelpSentences(t *testing.T) {
 	walk(commandTree(), func(cmd *cobra.Command) {
+		for line := range strings.SplitSeq(cmd.Long+"\n"+cmd.UsageString(), "\n") {
+			asWritten := strings.Contains(cmd.Example, line) || strings.Contains(line, cmd.UseLine())
+			ofCobra := strings.HasPrefix(cmd.CommandPath(), "agentctl completion")
+			if utf8.RuneCountInString(line) > helpColumns && !asWritten && !ofCobra {
+				t.Errorf("%s: a line of the help has more than %d columns: %s", cmd.CommandPath(), helpColumns, line)
+			}
+		}
 		short := cmd.Short
 		if short == "" || strings.ToUpper(short[:1]) != short[:1] || strings.HasSuffix(short, ".") {
 			t.Errorf("%s: the short help %q must begin with a capital and end without a full stop", cmd.CommandPath(), short)

@@ -14,12 +14,12 @@ func newSandbox(c *cli) *cobra.Command {
 	timeout := time.Minute
 	test := &cobra.Command{
 		Use:   "test PROGRAM -- COMMAND [ARG...]",
-		Short: "Run a command in the sandbox of a program and show what was refused",
-		Long: `Run a command exactly as the program would be run: as its user, with its environment,
-limits, guard and sandbox. The program itself is not touched. Show the output of
-the command, its exit status, and the system calls that were refused. Paths and
-ports that the sandbox forbids show as "Permission denied" in the output, because the
-kernel tells only the command.
+		Short: "Run a command in a program's sandbox and show what was refused",
+		Long: `Run a command exactly as the program would be run: as its user, with its
+environment, limits, guard and sandbox. The program itself is not touched. Show
+the output of the command, its exit status, and the system calls that were
+refused. Paths and ports that the sandbox forbids show as "Permission denied" in
+the output, because the kernel tells only the command.
 
 Exit status: 0 the command ended with 0 and nothing was refused, 1 otherwise,
 2 wrong command line, 4 agentinit cannot be reached or there is no such program.`,

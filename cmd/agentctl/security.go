@@ -14,10 +14,10 @@ import (
 )
 
 func newSecurity(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "security", Short: "Show what a manifest allows beyond the hardened baseline, and how exposed a program is"}
+	cmd := &cobra.Command{Use: "security", Short: "Show what a manifest allows, and how exposed a program is"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "show [FILE|PROGRAM]",
-		Short: "Show the effective profile of a manifest, or how exposed a running program is",
+		Short: "Show the profile of a manifest, or how exposed a program is",
 		Long: `With the name of a program, show what bounds it in the running box, and a score
 from 0 (confined) to 10 (root without limits). Without a name, show the security
 profile of FILE: the baseline with the exceptions that FILE makes. --json prints

@@ -36,13 +36,14 @@ func newStatus(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show the state of programs",
-		Long: `Show the state of programs, of all without a NAME. The table has the CPU time that
-all runs of a program have used, and the memory that its processes have now. If
-you name one program, the command shows a page about it, with its processes,
-limits, last changes and last output.
+		Long: `Show the state of programs, of all without a NAME. The table has the CPU time
+that all runs of a program have used, and the memory that its processes have
+now. If you name one program, the command shows a page about it, with its
+processes, limits, last changes and last output.
 
 -o wide adds columns to the table, and shows a table for one program too.
--o jsonpath takes a template as that of kubectl: -o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
+-o jsonpath takes a template as that of kubectl:
+-o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
 
 Exit status 3: a program that you asked about is not running. A oneshot that has
 completed and a schedule before, in and after a run count as running; other

@@ -33,8 +33,8 @@ their file was rotated.
 The lines of one program are shown as they are. If there are several programs,
 the lines are in the order in which agentinit read them, with the name in front.
 Control characters are shown as escapes, so that a program cannot write to your
-terminal; --raw prints the bytes as the program wrote them. With --json every line
-has a cursor; --after shows the lines that follow it.`,
+terminal; --raw prints the bytes as the program wrote them. With --json every
+line has a cursor; --after shows the lines that follow it.`,
 		Example: `  agentctl logs -f --program 'web*' --stream stderr
   agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
   agentctl logs web --previous -n 50`,
@@ -191,8 +191,8 @@ func newEvents(c *cli) *cobra.Command {
 "agentctl why NAME" shows the newest events of one program.
 
 Every event has a number. --since takes such a number, or a time in the forms of
-agentctl logs --since. The event Lagged stands for events that agentinit no longer
-has.`,
+agentctl logs --since. The event Lagged stands for events that agentinit no
+longer has.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usageError("events takes no NAME, but got %[1]q; use: agentctl why %[1]s", args[0])

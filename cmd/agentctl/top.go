@@ -24,8 +24,8 @@ func newTop(c *cli) *cobra.Command {
 		Long: `Watch and control programs in a full-screen view: states, CPU, memory, output,
 the boot and the dependencies. The last line shows the keys.
 
-What changes comes from the stream of events; CPU and memory are read at most once
-a second. Start, stop, restart and signal ask before they act.
+What changes comes from the stream of events; CPU and memory are read at most
+once a second. Start, stop, restart and signal ask before they act.
 
 It needs a terminal: with TERM=dumb or through a pipe use agentctl status -w.`,
 		Args:              noArgs,

@@ -52,8 +52,8 @@ func newVersion(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of agentctl and of the running agentinit",
-		Long: `Show the versions of agentctl and of the running agentinit. --json also lists the
-Go modules that agentctl is linked with, each with its checksum from go.sum.`,
+		Long: `Show the versions of agentctl and of the running agentinit. --json also lists
+the Go modules that agentctl is linked with, each with its checksum from go.sum.`,
 		Args:              noArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
