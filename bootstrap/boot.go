@@ -48,8 +48,9 @@ type Config struct {
 	Identity IdentityPreparer
 	// KeyKnown is called once, in phase 2, with the management key. The key is empty if the box has none.
 	KeyKnown func(Secret)
-	// Sealed is called when the box becomes sealed.
-	Sealed func(Sentinel)
+	// Sealed is called when the box becomes sealed, Unsealed when the seal is given up.
+	Sealed   func(Sentinel)
+	Unsealed func(reason string)
 	// Resolved is called at the end of phase 0. It may refuse the manifest, for example if adapters
 	// cannot be resolved or the authentication mode is wrong.
 	Resolved func(*schema.Manifest, *plan.Plan) error
@@ -260,9 +261,12 @@ func (b *Boot) setSealed(s Sentinel, elapsed time.Duration) {
 
 func (b *Boot) setUnsealed(reason string) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.unsealed = reason
 	b.endRecording()
+	b.mu.Unlock()
+	if b.cfg.Unsealed != nil {
+		b.cfg.Unsealed(reason)
+	}
 }
 
 // endRecording ends the record of the boot at the present event. The caller holds mu.

@@ -265,6 +265,8 @@ func TestSealTimeout(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newSealRig(t, c.on, c.env, service("web"), service("db"))
+			told := ""
+			r.boot.cfg.Unsealed = func(reason string) { told = reason }
 			begin := time.Now()
 			r.run(t.Context())
 			r.sup.become("db", program.Running, true, event.Change{})
@@ -280,8 +282,8 @@ func TestSealTimeout(t *testing.T) {
 			if len(e) != 1 || strings.Join(e[0].Fields["programs"].([]string), ";") != "web BACKOFF (exit 1)" {
 				t.Errorf("%+v: %+v", c, e)
 			}
-			if c.on == "stay" && !strings.Contains(r.boot.GivenUp(), "web BACKOFF") {
-				t.Errorf("given up: %q", r.boot.GivenUp())
+			if why := r.boot.GivenUp(); c.on == "stay" && !strings.Contains(why, "web BACKOFF") || told != why {
+				t.Errorf("given up: %q, told %q", why, told)
 			}
 			r.sup.become("web", program.Running, true, event.Change{})
 			synctest.Wait()

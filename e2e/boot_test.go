@@ -61,6 +61,25 @@ type = "oneshot"
 	}
 }
 
+// A box whose seal was given up is not ready, even if its programs are ready later. agentctl says what
+// to do.
+func TestTheSealIsGivenUp(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[bootstrap]
+seal_timeout = "100ms"
+[programs.slow]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.event("BootstrapSealTimeout")
+	b.mustCtl("wait", "slow", "--for", "running")
+	if out, status := b.ctl("ready"); status != 1 || !strings.Contains(out, "1 requirement not met") ||
+		!strings.Contains(out, "not sealed within 100ms; waiting for slow STARTING") || !strings.Contains(out, "restart it") {
+		t.Errorf("ready: %d %s", status, out)
+	}
+	b.stopsWell()
+}
+
 // While a required program is not yet RUNNING, the box is alive and not ready. The box becomes
 // ready when the program is RUNNING, and the complete sentinel appears once.
 func TestReadyFollowsTheLastRequiredProgram(t *testing.T) {

@@ -215,7 +215,7 @@ func (r *Readiness) build() Verdict {
 		if e.Met || r.programs == nil {
 			continue
 		}
-		if e.ID == SentinelID {
+		if e.ID == SentinelID && e.Reason == bootGoesOn(nil) { // not so after the seal is given up
 			_, programs := r.programs.All()
 			reqs[i].Reason = bootGoesOn(programs)
 		}

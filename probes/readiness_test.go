@@ -196,6 +196,10 @@ func TestSentinelNamesPrograms(t *testing.T) {
 		if got := reason(); !strings.HasPrefix(got, "the boot has not completed; agentctl boot ") {
 			t.Error(got)
 		}
+		r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "not sealed within 2m0s"})
+		if got := reason(); got != "not sealed within 2m0s" {
+			t.Error(got)
+		}
 		cancel()
 		<-done
 	})

@@ -165,6 +165,10 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 		Sealed: func(bootstrap.Sentinel) {
 			b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
 		},
+		Unsealed: func(reason string) {
+			b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel,
+				Reason: reason + "; the box cannot be sealed any more: restart it"})
+		},
 		Resolved: b.checkSettings,
 	})
 	return b, nil
