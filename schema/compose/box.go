@@ -335,15 +335,19 @@ func (b *builder) logFiles(resolved *plan.Plan) {
 				continue
 			}
 			noted = append(noted, dir)
-			b.box.Notes = append(b.box.Notes, fmt.Sprintf("the root of the box is read-only: %s cannot write %s; add volumes = [\"NAME:%s\"] or writable = [\"%s\"] to the program",
-				p.Spec.Name, file, dir, dir))
+			do := fmt.Sprintf("add volumes = [\"NAME:%s\"] or writable = [\"%s\"] to the program", dir, dir)
+			// The working directory is not known here. A variable without a value on this machine is empty.
+			if !path.IsAbs(file) || dir == "/" {
+				do = "write a path whose directory can be mounted, such as /var/log/web/current"
+			}
+			b.box.Notes = append(b.box.Notes, fmt.Sprintf("the root of the box is read-only: %s cannot write %s; %s", p.Spec.Name, file, do))
 		}
 	}
 }
 
 // writable tells whether a tmpfs or a mount makes a directory writable. The innermost one decides.
 func (b *builder) writable(dir string) bool {
-	for ; dir != "/"; dir = path.Dir(dir) {
+	for ; path.IsAbs(dir) && dir != "/"; dir = path.Dir(dir) {
 		if i := slices.IndexFunc(b.box.Mounts, func(m Mount) bool { return m.Target == dir }); i >= 0 {
 			return !b.box.Mounts[i].ReadOnly
 		}
