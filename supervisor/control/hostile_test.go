@@ -409,3 +409,30 @@ func TestProgramsReadFewLogsAtOnce(t *testing.T) {
 	c = api.NewClient(path)
 	must(t, read())
 }
+
+// TestHeadOfAStreamEnds: a HEAD request of answers that never end is answered with the header alone, and
+// the next request on its connection is served.
+func TestHeadOfAStreamEnds(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	b.Lines = []logs.Line{{Seq: 1, Program: "web", Text: "begun"}}
+	path := controltest.Serve(t, b.Own())
+	for _, target := range []string{"/v1/logs", "/v1/logs?follow=true", "/v1/events?follow=true", "/logtail/web/stdout"} {
+		conn, err := net.Dial("unix", path)
+		must(t, err)
+		defer conn.Close()
+		must(t, conn.SetDeadline(time.Now().Add(20*time.Second))) // for the case that no answer comes
+		_, err = fmt.Fprintf(conn, "HEAD %s HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/meta HTTP/1.1\r\nHost: x\r\n\r\n", target)
+		must(t, err)
+		r := bufio.NewReader(conn)
+		for _, method := range []string{"HEAD", "GET"} {
+			resp, err := http.ReadResponse(r, &http.Request{Method: method})
+			if err != nil {
+				t.Fatalf("%s: the answer to %s: %v", target, method, err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != http.StatusOK || (len(body) == 0) != (method == "HEAD") {
+				t.Errorf("%s: %s is answered %s, %d bytes, %v", target, method, resp.Status, len(body), err)
+			}
+		}
+	}
+}

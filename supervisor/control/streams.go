@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type lines struct {
 	bound time.Duration // for one line; 0 for none
 	sse   bool
 	plain bool // an answer of log lines: their text alone
+	head  bool // of a HEAD request: the header is the whole answer
 
 	mu      sync.Mutex // shared by the stream and its timer
 	begun   bool
@@ -31,6 +33,10 @@ type lines struct {
 }
 
 const eventStream = "text/event-stream"
+
+// errHead ends a stream that answers a HEAD request. Without it, a follower would go on unseen, and the
+// next request on the connection would never be read.
+var errHead = errors.New("the header is the whole answer")
 
 // flushDelay is how long a line may wait in the buffer for more lines.
 const flushDelay = 5 * time.Millisecond
@@ -58,6 +64,9 @@ func (l *lines) header() error {
 	}
 	begin(l.w, contentType)
 	l.w.WriteHeader(http.StatusOK)
+	if l.head {
+		return errHead
+	}
 	// An earlier answer on the same connection has set another deadline.
 	return l.arm()
 }
@@ -173,7 +182,8 @@ func serverEnding(ctx context.Context) bool {
 // must keep reading. Others may pause their terminal as long as they like, because they only block
 // their own connection.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
-	out := &lines{w: w, ctl: http.NewResponseController(w), plain: rt.plain, sse: !rt.plain && strings.Contains(r.Header.Get("Accept"), eventStream)}
+	out := &lines{w: w, ctl: http.NewResponseController(w), plain: rt.plain, head: r.Method == http.MethodHead}
+	out.sse = !rt.plain && strings.Contains(r.Header.Get("Accept"), eventStream)
 	if peer := peerOf(r.Context()); peer.guest() || peer.Principal != "" {
 		out.bound = s.cfg.Limits.Write
 	}
@@ -181,6 +191,8 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	err := rt.stream(s, r, out)
 	ending := serverEnding(r.Context())
 	switch {
+	case errors.Is(err, errHead):
+		s.bound(w)
 	case err == nil || ending && out.follows:
 		// If the peer has disconnected, the last line is lost, which does not matter.
 		if out.end() == nil {
