@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,6 +111,61 @@ func TestTwoBoxes(t *testing.T) {
 	send(t, boxB, Outgoing{Kind: KindChat, Content: "done", To: a.Public()})
 	if got, n := received(t, diskA, toldA); got != "done" || !n.Private || n.Sender != string(b.Public()) {
 		t.Errorf("a has read %q, %+v", got, n)
+	}
+}
+
+// While a box is away, strangers write more gift wraps to it than the relay gives at once, all of them newer
+// than the one of a friend.
+func TestGiftWrapBehindThoseOfStrangers(t *testing.T) {
+	host, own, friend := relaytest.NewKey(t), relaytest.NewKey(t), relaytest.NewKey(t)
+	url, p := served(t, host)
+	publish := func(e *nostr.Event) {
+		results, err := p.Publish(t.Context(), e)
+		for errors.Is(err, pool.ErrNoRelay) && t.Context().Err() == nil { // the pool has not connected yet
+			runtime.Gosched()
+			results, err = p.Publish(t.Context(), e)
+		}
+		if err != nil || !results[0].Accepted {
+			t.Error(results, err)
+		}
+	}
+	wrap := gift(t, friend, rumor(friend, KindChat, "at last", own), own)
+	publish(wrap)
+	var strangers sync.WaitGroup
+	for i := range 16 {
+		strangers.Go(func() {
+			for n := range 32 { // 512 in all, and the relay gives 500
+				publish(signed(t, host, nostr.Event{
+					Kind: nip01.KindGiftWrap, CreatedAt: wrap.CreatedAt + 1 + nostr.Timestamp(32*i+n), Tags: nostr.Tags{{"p", string(own.Public())}}, Content: "x",
+				}))
+			}
+		})
+	}
+	strangers.Wait()
+	mine, err := pool.Start(pool.Config{URLs: []string{url}, Signer: own})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(mine.Close)
+	d, told := newDisk(), make(chan Notice, 1)
+	m, err := Open(Config{
+		Dir: "/pod/events", Files: d, Relays: mine, Receive: true, Key: func() *identity.Key { return own },
+		Policy: func() Policy {
+			p := allows(own, friend)
+			p.Retention = 0 // now is long ago
+			return p
+		},
+		Tell: func(_ context.Context, n Notice) error { told <- n; return nil }, // the wraps of strangers are reported
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); m.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	if got, _ := received(t, d, told); got != "at last" {
+		t.Errorf("the box has read %q", got)
 	}
 }
 

@@ -180,8 +180,8 @@ func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*
 const maxAuthors = 500
 
 // Filters select the events that the policy may accept. They have no since, because the date of a
-// gift wrap may be up to two days in the past. A relay gives only the newest events for each filter, so
-// the messages of trusted keys have a filter of their own: strangers, whose events may be from the
+// gift wrap may be up to two days in the past. The number of events that are asked for is limited for each
+// filter, so the messages of trusted keys have a filter of their own: strangers, whose events may be from the
 // future, must not take their place. The author of a gift wrap cannot be asked for.
 func (p Policy) Filters() []nip01.Filter {
 	var kinds []int

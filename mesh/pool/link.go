@@ -31,6 +31,10 @@ type link struct {
 	answer  chan struct{} // closed when the relay has answered AUTH or the connection has ended
 	blocked bool          // the link waits for the reader of a subscription
 	waiting map[string]chan nip01.FromRelay
+
+	pages    map[string]*page // by the id of their request
+	caughtUp bool             // this connection has read the stored events
+	wasUp    time.Time        // when a connection that had read them ended; zero if there was none
 }
 
 func (l *link) run(ctx context.Context) {
@@ -96,7 +100,12 @@ func (l *link) hangUp(conn Conn) {
 	_ = conn.Close() // an error does not matter: the connection ends
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.caughtUp && l.loginID == "" { // before the answer to a login, a relay may hide events
+		l.wasUp = time.Now()
+	}
 	l.conn, l.loginID = nil, ""
+	l.caughtUp = false
+	clear(l.pages)
 	l.settle()
 	for id, c := range l.waiting {
 		close(c)
@@ -184,8 +193,14 @@ func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 		l.login(ctx, m.Text)
 	case nip01.VerbOK:
 		l.answered(m)
+	case nip01.VerbEOSE:
+		l.turnPages(m.Subscription)
 	case nip01.VerbClosed:
-		if s := l.pool.subscription(m.Subscription); s != nil && !strings.HasPrefix(m.Text, "auth-required:") {
+		if strings.HasPrefix(m.Text, "auth-required:") {
+			break // it is asked again after the login
+		}
+		l.refusedPages(m.Subscription)
+		if s := l.pool.subscription(m.Subscription); s != nil {
 			l.change(func(st *Status) { st.Error = "refused a subscription: " + escape.Line(m.Text, maxReason) })
 		}
 	case nip01.VerbEvent:
@@ -195,16 +210,18 @@ func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 }
 
 func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
-	s := l.pool.subscription(m.Subscription)
+	s, filters := l.asked(m.Subscription)
 	if s == nil {
 		return nil // the subscription has just been closed
 	}
-	if !nip01.MatchesAny(s.filters, nip01.NewSubject(m.Event)) {
+	subject := nip01.NewSubject(m.Event)
+	if !nip01.MatchesAny(filters, subject) {
 		return errors.New("an event that was not asked for")
 	}
 	if err := nip01.Verify(m.Event); err != nil {
 		return err
 	}
+	l.count(m.Subscription, subject)
 	l.change(func(st *Status) { st.Events++; st.LastEvent = time.Now() })
 	// Remember only the ids of verified events: a forged copy must not hide the real event.
 	if !l.pool.seen.add(s.id + m.Event.ID) {
@@ -271,6 +288,7 @@ func (l *link) answered(m nip01.FromRelay) {
 	})
 	l.mu.Lock()
 	l.settle()
+	l.caughtUp = l.caughtUp && !m.Accepted // before, the relay may have hidden events
 	l.mu.Unlock()
 	if m.Accepted {
 		for _, s := range l.pool.subscriptions() {
@@ -367,6 +385,9 @@ func (l *link) request(s *Subscription) {
 	if !l.subscribes {
 		return
 	}
+	l.mu.Lock()
+	l.openHistory(s)
+	l.mu.Unlock()
 	parts := []any{nip01.VerbReq, s.id}
 	for _, f := range s.filters {
 		parts = append(parts, f)
@@ -374,8 +395,11 @@ func (l *link) request(s *Subscription) {
 	l.send(l.pool.ctx, nip01.Message(parts...))
 }
 
-func (l *link) unsubscribe(id string) {
-	if l.subscribes {
+func (l *link) unsubscribe(s *Subscription) {
+	if !l.subscribes {
+		return
+	}
+	for _, id := range append(l.closeHistory(s), s.id) {
 		l.send(l.pool.ctx, nip01.Message(nip01.VerbClose, id))
 	}
 }

@@ -116,7 +116,7 @@ func Start(cfg Config) (*Pool, error) {
 func (p *Pool) newLink(url string, publishes, subscribes bool) *link {
 	return &link{
 		pool: p, url: url, shown: shown(url), publishes: publishes, subscribes: subscribes,
-		status: Status{URL: url, State: Connecting}, waiting: map[string]chan nip01.FromRelay{},
+		status: Status{URL: url, State: Connecting}, waiting: map[string]chan nip01.FromRelay{}, pages: map[string]*page{},
 	}
 }
 
@@ -387,7 +387,8 @@ func (e Event) size() int64 {
 	return int64(n)
 }
 
-// Subscribe asks all relays for events, also those that connect later. buffer is how many events wait
+// Subscribe asks all relays for events, also those that connect later: after each connection, also for events
+// older than those that a relay gives at once. buffer is how many events wait
 // for the reader. If the buffer is full, the pool stops reading from the relays.
 func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, error) {
 	return p.subscribe(&Subscription{filters: filters, events: make(chan Event, buffer)})
@@ -469,7 +470,7 @@ func (s *Subscription) Close() {
 	s.pool.mu.Unlock()
 	s.end(ErrClosed)
 	for _, l := range s.pool.links() {
-		l.unsubscribe(s.id)
+		l.unsubscribe(s)
 	}
 }
 
