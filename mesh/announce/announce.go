@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,10 @@ const (
 	retryFirst = time.Second
 	retryMost  = 60 * time.Second
 )
+
+// maxRefusals is how many times in all the relays may refuse an event for reasons that are not permanent.
+// They take half an hour. Then the event is given up: one event must not hold up all later ones for ever.
+const maxRefusals = 30
 
 // Events is the events slot of the box.
 type Events interface {
@@ -139,8 +144,8 @@ func (c Config) follow(ctx context.Context) error {
 	}
 }
 
-// publish returns when, for each message of e, a relay has it or every relay that was asked has
-// refused it permanently.
+// publish returns when, for each message of e, a relay has it, or every relay that was asked has refused it
+// permanently or maxRefusals times.
 func (c Config) publish(ctx context.Context, e adapters.Event) error {
 	messages, err := messagesOf(c.Box(), e)
 	if err != nil {
@@ -155,13 +160,16 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes)})
 			continue
 		}
-		for n := 0; ; n++ {
+		for n, refusals := 0, 0; ; n++ {
 			results, err := c.Relays.Publish(ctx, m)
 			published, refused := pool.Verdict(results)
 			if published {
 				break
 			}
-			if err == nil && refused {
+			if err == nil && !slices.ContainsFunc(results, func(r pool.Result) bool { return !r.Answered }) {
+				refusals++
+			}
+			if err == nil && (refused || refusals == maxRefusals) {
 				c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": results[0].Reason})
 				break
 			}

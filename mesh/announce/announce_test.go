@@ -89,7 +89,7 @@ func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]stri
 		defer close(done)
 		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, MaxEventBytes: 4096, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
 	}()
-	time.Sleep(10 * time.Minute)
+	time.Sleep(time.Hour)
 	synctest.Wait()
 	cancel()
 	<-done
@@ -167,6 +167,45 @@ func TestRefusedForGoodIsGivenUp(t *testing.T) {
 			t.Errorf("published %d, reported %v", len(r.took), reports)
 		}
 	})
+}
+
+// Relays that refuse one event again and again, and not for good, do not hold up the others for ever. Those
+// that do not answer do.
+func TestRefusedAgainAndAgainIsGivenUp(t *testing.T) {
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "published.json")
+	for name, tc := range map[string]struct {
+		answer  pool.Result
+		took    int
+		reports []string
+	}{
+		"refused":   {pool.Result{Reason: "restricted: not you", Answered: true}, 3, []string{"AgentEventRefused"}},
+		"no answer": {pool.Result{Reason: "no answer in time"}, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := writeCursor(path, 0); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var reports []string
+				r := &relays{answers: [][]pool.Result{{{Reason: "the connection ended"}}}}
+				count := maxRefusals
+				if !tc.answer.Answered {
+					count = 100 // for more than the hour
+				}
+				for range count {
+					r.answers = append(r.answers, []pool.Result{{Reason: "blocked: no", Answered: true}, tc.answer})
+				}
+				run(t, numbered("a", "b"), r, path, &reports, k)
+				if len(r.took) != tc.took || !slices.Equal(reports, tc.reports) {
+					t.Errorf("published %d, reported %v", len(r.took), reports)
+				}
+			})
+		})
+	}
 }
 
 // An agent must not hold up the events of others with one that relays disconnect for.

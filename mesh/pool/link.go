@@ -337,7 +337,7 @@ func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	case m.Accepted:
 		l.change(func(s *Status) { s.Published++ })
 	}
-	return Result{URL: l.shown, Guest: l.guest(), Accepted: m.Accepted, Reason: m.Text}
+	return Result{URL: l.shown, Guest: l.guest(), Accepted: m.Accepted, Reason: escape.Line(m.Text, maxReason), Answered: true}
 }
 
 func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error) {

@@ -256,8 +256,10 @@ type Result struct {
 	URL      string `json:"url"` // without user and query
 	Guest    bool   `json:"guest,omitempty"`
 	Accepted bool   `json:"accepted"`
-	// Reason is the relay's text, or why there is no answer.
+	// Reason is the relay's text on one line, or why there is no answer.
 	Reason string `json:"reason,omitempty"`
+	// Answered tells whether the relay itself has answered.
+	Answered bool `json:"-"`
 }
 
 // ErrNoRelay means that no relay is connected.

@@ -271,6 +271,28 @@ func TestLyingRelay(t *testing.T) {
 	})
 }
 
+// The reason of a relay becomes part of messages, so it must be one line without control characters.
+func TestReasonOfARelayIsOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		dial, _ := dialled(f)
+		p := start(t, Config{Dial: dial})
+		synctest.Wait()
+		e := note(t, relaytest.NewKey(t), "x")
+		f.to <- nip01.Message(nip01.VerbOK, strings.Repeat("0", 64), true, "an answer to another event")
+		f.to <- nip01.Message(nip01.VerbOK, e.ID, false, "an answer before the question")
+		synctest.Wait()
+		go func() {
+			f.heard(t)
+			f.to <- nip01.Message(nip01.VerbOK, e.ID, false, "error: a\nb\x1b[2J\u202e")
+		}()
+		results, err := p.Publish(t.Context(), e)
+		if err != nil || len(results) != 1 || results[0].Reason != "error: a b [2J" || !results[0].Answered {
+			t.Errorf("%+v, %v", results, err)
+		}
+	})
+}
+
 func TestStallingRelayIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stalled := newFake()
