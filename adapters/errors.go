@@ -40,8 +40,9 @@ const (
 	CodeTimeout             = problem.Timeout
 )
 
-// Codes is the whole table. Error.HTTPStatus adjusts two codes: UNSUPPORTED is 501 if it is about a
-// method or capability, and ADAPTER_DISABLED is 503 and retryable if the slot is degraded.
+// Codes is the whole table. Error.HTTPStatus adjusts three codes: VALIDATION_ERROR is 416 if it is about a
+// Range beyond the end, UNSUPPORTED is 501 if it is about a method or capability, and ADAPTER_DISABLED is
+// 503 and retryable if the slot is degraded.
 func Codes() []problem.Row { return problem.Codes() }
 
 // Error is the only type of error that leaves a slot. It is immutable: With, Wrap, At and Final
@@ -178,6 +179,10 @@ const fieldRetryAfter = "retry_after_s"
 // HTTPStatus is the HTTP status of the answer.
 func (e *Error) HTTPStatus() int {
 	switch e.Code {
+	case CodeValidation:
+		if e.Fields[fieldContentRange] != nil {
+			return http.StatusRequestedRangeNotSatisfiable
+		}
 	case CodeUnsupported:
 		if e.Fields["capability"] != nil || e.Fields["method"] != nil {
 			return http.StatusNotImplemented

@@ -209,3 +209,26 @@ func FuzzFromProblem(f *testing.F) {
 		}
 	})
 }
+
+// An error about a Range is 416, also when it is passed on; the length of the resource is told only if the
+// peer has told it.
+func TestUnsatisfiableRange(t *testing.T) {
+	for sent, want := range map[string]string{
+		"bytes */10": "bytes */10", "": "", "bytes 0-1/10": "", "bytes */*": "", "bytes */-1": "", "bytes */10, bytes */20": "", "lines */10": "",
+	} {
+		header := http.Header{"Content-Range": {sent}}
+		for n := range 2 {
+			rec := httptest.NewRecorder()
+			e := FromProblem(http.StatusRequestedRangeNotSatisfiable, header, rec.Body.Bytes())
+			WriteProblem(rec, e)
+			if got := rec.Header().Get("Content-Range"); e.Code != CodeValidation || rec.Code != 416 || got != want {
+				t.Errorf("%q, passed on %d times: %s, status %d, Content-Range %q", sent, n, e.Code, rec.Code, got)
+			}
+			header = rec.Header()
+		}
+	}
+	lied := FromProblem(400, http.Header{"Content-Type": {ProblemType}}, []byte(`{"code":"VALIDATION_ERROR","content_range":"bytes */1\r\nX: y"}`))
+	if lied.HTTPStatus() != 400 {
+		t.Errorf("a member of the body makes it %d", lied.HTTPStatus())
+	}
+}

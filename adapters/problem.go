@@ -63,6 +63,9 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	e := AsError(err)
 	status, body := Problem(e)
 	h := w.Header()
+	if size, _ := e.Fields[fieldContentRange].(string); status == http.StatusRequestedRangeNotSatisfiable && size != "" {
+		h.Set("Content-Range", size)
+	}
 	if d := e.RetryAfter(); d > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((d+time.Second-1)/time.Second)))
 	} else if e.Code == CodeRateLimited {
@@ -102,10 +105,26 @@ func FromProblem(status int, header http.Header, body []byte) *Error {
 			e.Message += ": " + text
 		}
 	}
+	if status == http.StatusRequestedRangeNotSatisfiable && e.Code == CodeValidation {
+		e = e.With(fieldContentRange, unsatisfied(header.Get("Content-Range")))
+	}
 	if d := outbound.RetryAfter(header); d > 0 {
 		e = e.WithRetryAfter(min(d, maxRetryAfter))
 	}
 	return e
+}
+
+// fieldContentRange is the field of an error about a Range of which a resource has no byte. It has the value
+// of the header Content-Range (RFC 9110, 15.5.17), or "" if the peer has not sent one.
+const fieldContentRange = "content_range"
+
+// unsatisfied returns the Content-Range of a peer if it says how long the resource is, otherwise "".
+func unsatisfied(contentRange string) string {
+	size, ok := strings.CutPrefix(contentRange, "bytes */")
+	if _, err := strconv.ParseUint(size, 10, 63); !ok || err != nil {
+		return ""
+	}
+	return contentRange
 }
 
 func fromBody(status int, header http.Header, body []byte) *Error {
@@ -128,7 +147,7 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		v, ok := foreignValue(m[k], true)
-		if !ok || problemMembers[k] || CheckID("name", k) != nil || len(e.Fields) == maxForeignMembers {
+		if !ok || problemMembers[k] || k == fieldContentRange || CheckID("name", k) != nil || len(e.Fields) == maxForeignMembers {
 			continue
 		}
 		if k == resourceStatus {

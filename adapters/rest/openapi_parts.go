@@ -130,6 +130,8 @@ func refusals(rt route) []int {
 	}
 	for _, h := range headersOf(rt) {
 		switch h.Name {
+		case "Range":
+			out = append(out, http.StatusRequestedRangeNotSatisfiable)
 		case headerKey:
 			out = append(out, http.StatusUnprocessableEntity)
 		case "If-Match", "If-None-Match":
@@ -146,7 +148,7 @@ func refusals(rt route) []int {
 func problemAnswers(schema string) map[string]any {
 	content := map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": schema + "Problem"}}}
 	out := map[string]any{"Refused": map[string]any{"description": "refused or failed", "content": content}}
-	for _, status := range []int{400, 401, 403, 404, 405, 409, 412, 413, 415, 422, 429} {
+	for _, status := range []int{400, 401, 403, 404, 405, 409, 412, 413, 415, 416, 422, 429} {
 		var codes []string
 		for _, row := range adapters.Codes() {
 			if row.HTTP == status {
