@@ -61,7 +61,10 @@ func listAgents(q *request) error {
 		f.Labels[name] = value
 	}
 	out, err := q.s.cfg.Slots.Orchestrator().ListAgents(q.Context(), f)
-	return whole(q, out, err)
+	if err != nil {
+		return err
+	}
+	return part(q, out, func(a adapters.Agent) string { return a.AgentID })
 }
 
 func getAgent(q *request) error {

@@ -189,6 +189,19 @@ func TestAgentsOverTheWire(t *testing.T) {
 		t.Errorf("with label: %v", got)
 	}
 	b.do("reader", "GET", "/v1/agents?status=odd", "").is(400).problem(adapters.CodeValidation)
+	b.do("reader", "GET", "/v1/agents?limit=0", "").is(400).problem(adapters.CodeValidation)
+	b.do("reader", "GET", "/v1/agents?cursor=agent-9", "").is(400).problem(adapters.CodeValidation)
+	var page adapters.Page[adapters.Agent]
+	first := b.do("reader", "GET", "/v1/agents?limit=1", "").is(200)
+	first.into(&page)
+	if len(page.Items) != 1 || page.NextCursor != "agent-1" || first.header.Get("Link") != `</v1/agents?cursor=agent-1&limit=1>; rel="next"` {
+		t.Errorf("the first page is %+v, Link %q", page, first.header.Get("Link"))
+	}
+	page = adapters.Page[adapters.Agent]{}
+	b.do("reader", "GET", "/v1/agents?cursor=agent-1&limit=1", "").is(200).into(&page)
+	if len(page.Items) != 1 || page.Items[0].AgentID != "agent-2" || page.NextCursor != "" {
+		t.Errorf("the second page is %+v", page)
+	}
 
 	// An agent may reach only itself.
 	b.do("agent-1", "GET", "/v1/agents/agent-1", "").is(200)

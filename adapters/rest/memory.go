@@ -115,7 +115,10 @@ func listMemory(q *request) error {
 
 func listNamespaces(q *request) error {
 	out, err := q.s.cfg.Slots.Memory().Namespaces(q.Context())
-	return whole(q, out, err)
+	if err != nil {
+		return err
+	}
+	return part(q, out, func(n adapters.Namespace) string { return n.Name })
 }
 
 func searchMemory(q *request) error {

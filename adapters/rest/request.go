@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -276,6 +277,27 @@ func list[T any](q *request, page adapters.Page[T], err error) error {
 // whole answers with a list that has no further pages, or returns err.
 func whole[T any](q *request, items []T, err error) error {
 	return q.result(http.StatusOK, adapters.Page[T]{Items: items}, err)
+}
+
+// part answers with a page of a list that the slot gives as a whole; without a limit, that is the rest of the
+// list. The cursor is the key of the last item before the page.
+func part[T any](q *request, items []T, key func(T) string) error {
+	opt, err := q.page()
+	if err != nil {
+		return err
+	}
+	if opt.Cursor != "" {
+		at := slices.IndexFunc(items, func(item T) bool { return key(item) == opt.Cursor })
+		if at < 0 {
+			return adapters.Invalid("cursor", "names nothing that is still listed; begin again without it")
+		}
+		items = items[at+1:]
+	}
+	page := adapters.Page[T]{Items: items}
+	if opt.Limit > 0 && opt.Limit < len(items) {
+		page.Items, page.NextCursor = items[:opt.Limit], adapters.NullString(key(items[opt.Limit-1]))
+	}
+	return list(q, page, nil)
 }
 
 // transfer reads a large body, with more time than body.

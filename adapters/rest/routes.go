@@ -100,6 +100,10 @@ var (
 		{"limit", "integer", "rows of the page, 1-1000, default 100"},
 		{"cursor", "string", "next_cursor of the page before"},
 	}
+	partParams = []param{
+		{"limit", "integer", "rows of the page, 1-1000; without it: all"},
+		{"cursor", "string", "next_cursor of the page before"},
+	}
 	streamParams = []param{
 		{"after", "integer", "begin after this number, as Last-Event-ID does; without either: live"},
 	}
@@ -183,7 +187,7 @@ func podRoutes() []route {
 
 func memoryRoutes() []route {
 	return bySlot(adapters.SlotMemory, []route{
-		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Doc: "Namespaces and what they hold: the first 10,000 by name.", handle: listNamespaces},
+		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Query: partParams, Doc: "Namespaces and what they hold: the first 10,000 by name.", handle: listNamespaces},
 		{Method: "GET", Path: "/v1/memory/{ns}", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.MemoryKey]{}, Query: pageParams, Doc: "Keys of a namespace.", handle: listMemory},
 		{Method: "POST", Path: "/v1/memory/{ns}/search", ID: "search", Roles: agent | reader, Body: SearchBody{}, Reply: adapters.Page[adapters.Hit]{}, MaxBody: maxBigJSON,
 			Doc: "The best hits, by falling score; fewer than limit if their values have 4 MiB together.", large: true, handle: searchMemory},
@@ -219,7 +223,7 @@ func agentRoutes() []route {
 		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
 			Doc: "Start an agent.", handle: spawnAgent},
 		{Method: "GET", Path: "/v1/agents", ID: "listAgents", Roles: host | reader, Reply: adapters.Page[adapters.Agent]{},
-			Query: []param{{"status", "string", "running, exited, failed or terminated"}, {"label", "string", "name=value; may be repeated, all must hold"}},
+			Query: query(partParams, param{"status", "string", "running, exited, failed or terminated"}, param{"label", "string", "name=value; may be repeated, all must hold"}),
 			Doc:   "Agents that run or ended within the hour.", large: true, handle: listAgents},
 		{Method: "GET", Path: "/v1/agents/{id}", ID: "getAgent", Roles: everyone, Reply: adapters.Agent{}, Doc: "One agent; an agent may ask for itself alone.", handle: getAgent},
 		{Method: "DELETE", Path: "/v1/agents/{id}", ID: "terminateAgent", Roles: host, Reply: adapters.Agent{},
