@@ -316,3 +316,32 @@ func TestPagesAreBounded(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// The texts of all records have a limit together: the oldest ended tasks are removed, and running ones stay.
+func TestTextsOfRecordsAreBounded(t *testing.T) {
+	m, err := New(Config{Dir: t.TempDir(), Report: func(id string, err error) { t.Error(id, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	text := strings.Repeat("x", maxText)
+	const fit = maxHeld / maxText
+	for i := range fit + 3 {
+		id := fmt.Sprintf("%04d", i)
+		m.tasks[id] = &task{record: Record{TaskID: id, Task: text, Status: Completed}}
+		if i == 1 {
+			m.tasks[id].record.Status = Running
+		}
+		if err := m.makeDirectory(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.prune()
+	left := m.sorted()
+	if len(left) != fit || left[0] != "0001" || left[1] != "0004" {
+		t.Errorf("%d tasks are left, the first are %v", len(left), left[:2])
+	}
+	if entries, err := os.ReadDir(m.cfg.Dir); err != nil || len(entries) != fit {
+		t.Errorf("%d directories are left, %v", len(entries), err)
+	}
+}

@@ -30,6 +30,7 @@ const (
 	maxText     = 256 << 10 // bytes
 	maxRecord   = 2 << 20   // bytes; JSON can make six bytes of each byte of the text
 	maxKept     = 1000      // records; the oldest ended ones are removed first
+	maxHeld     = 32 << 20  // bytes of the texts of all records, in the same way
 	maxEntries  = 100_000   // of the directory; prune removes what is above maxKept, programs can add more
 	maxLoaded   = 64 << 20  // bytes of all records that are read at the start
 	maxPage     = 4 << 20   // bytes of the texts in a page, but a page has one record at least
@@ -441,13 +442,18 @@ func (m *Manager) dress(spec *adapters.AgentSpec, id, dir string, req Request) {
 // prune removes the oldest ended tasks with their files.
 func (m *Manager) prune() {
 	m.mu.Lock()
+	held := 0
+	for _, one := range m.tasks {
+		held += len(one.record.Task)
+	}
 	var old []string
 	for _, id := range m.sorted() {
-		if len(m.tasks)-len(old) <= maxKept {
+		if len(m.tasks)-len(old) <= maxKept && held <= maxHeld {
 			break
 		}
-		if m.tasks[id].record.Status != Running {
+		if r := m.tasks[id].record; r.Status != Running {
 			old = append(old, id)
+			held -= len(r.Task)
 		}
 	}
 	for _, id := range old {
