@@ -86,7 +86,7 @@ func startTask(q *request) error {
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	t, err := q.s.cfg.Tasks.Start(q.Context(), tasks.Request(in))
+	t, err := q.s.cfg.Tasks.Start(q.Context(), tasks.Request{Agent: in.Agent, Task: in.Task, Provider: in.Provider})
 	if err != nil {
 		return err
 	}

@@ -345,3 +345,39 @@ func TestTextsOfRecordsAreBounded(t *testing.T) {
 		t.Errorf("%d directories are left, %v", len(entries), err)
 	}
 }
+
+// A key that must not be used twice holds over a restart and longer than others.
+func TestOnce(t *testing.T) {
+	dir, agent := t.TempDir(), oneAgent{change: func(string) error { return nil }}
+	open := func() *Manager {
+		m, err := New(Config{Dir: dir, Templates: agent, Orchestrator: agent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	ctx := adapters.WithMeta(t.Context(), adapters.Meta{Actor: "box", IdempotencyKey: "k"})
+	m := open()
+	first, err := m.Start(ctx, Request{Agent: "a", Task: "x", Once: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-m.tasks[first.ID].ended
+	m.Close()
+	old, err := m.Get(first.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.StartTime -= (adapters.IdempotencyLife + time.Hour).Milliseconds()
+	if err := m.save(old); err != nil {
+		t.Fatal(err)
+	}
+	m = open()
+	defer m.Close()
+	if again, err := m.Start(ctx, Request{Agent: "b", Task: "x", Once: true}); err != nil || again.ID != first.ID || !again.Replayed {
+		t.Errorf("started again: %+v, %v", again, err)
+	}
+	if other, err := m.Start(ctx, Request{Agent: "a", Task: "x"}); err != nil || other.ID == first.ID {
+		t.Errorf("an expired key: %+v, %v", other, err)
+	}
+}

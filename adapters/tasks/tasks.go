@@ -268,6 +268,8 @@ type Request struct {
 	Agent    string // name of a template
 	Task     string // what to do
 	Provider string // "" = none named
+	// Once makes the idempotency key hold as long as the record of its task is kept.
+	Once bool
 }
 
 // Started is a running task.
@@ -347,6 +349,13 @@ func (m *Manager) begin(key string, req Request) (string, error) {
 		// Not at each start, because there may be maxKeys of them.
 		maps.DeleteFunc(m.keys, func(_ string, k usedKey) bool { return k.expired(now) })
 		m.swept = now
+	}
+	if req.Once {
+		for id, one := range m.tasks {
+			if one.record.Key == key {
+				return id, nil
+			}
+		}
 	}
 	old, known := m.keys[key]
 	known = known && !old.expired(now)

@@ -30,14 +30,15 @@ func (b *box) intentWork(m *schema.Manifest) mailbox.Work {
 	return w
 }
 
-// Start implements mailbox.Work. The tasks remember the event's id.
+// Start implements mailbox.Work. The tasks remember the event's id. A program may set the marker of an intent
+// back to pending at any time, and a box may be off for days after it has started the task.
 func (w intentTasks) Start(ctx context.Context, n mailbox.Notice, message []byte) (string, error) {
 	name := w.templates[n.Kind]
 	if name == "" {
 		return "", nil
 	}
 	ctx = adapters.WithMeta(ctx, adapters.Meta{Actor: w.b.boxName(), IdempotencyKey: "nostr:" + n.EventID})
-	task, err := w.b.tasks.Start(ctx, tasks.Request{Agent: name, Task: string(message)})
+	task, err := w.b.tasks.Start(ctx, tasks.Request{Agent: name, Task: string(message), Once: true})
 	if err != nil && adapters.AsError(err).Retryable {
 		err = fmt.Errorf("%w: %w", mailbox.ErrLater, err)
 	}
