@@ -29,14 +29,14 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "internal/sleep", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
 	"cmd/agentctl/supervisord": {"schema", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame"},
-	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/table"},
+	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame", "internal/sleep"},
+	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate", "internal/sleep"},
+	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/sleep", "internal/table"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/leased", "internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
@@ -64,20 +64,20 @@ var arrows = map[string][]string{
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
-		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/escape", "internal/safeopen", "internal/lateclose", "internal/plural",
+		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/escape", "internal/safeopen", "internal/lateclose", "internal/plural", "internal/sleep",
 	},
 	"bootstrap/identity": {},
 
 	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
-	"adapters/wire":         {"adapters", "internal/hostname", "internal/ijson", "internal/outbound", "internal/sysroots"},
-	"adapters/sqlite":       {"adapters", "internal/safeopen"}, // how a slot keeps an SQLite file: open, migrate, one writer
-	"adapters/backup":       {"adapters", "internal/safeopen"}, // state copied, archived, checked and put back
-	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
+	"adapters/wire":         {"adapters", "internal/hostname", "internal/ijson", "internal/outbound", "internal/sleep", "internal/sysroots"},
+	"adapters/sqlite":       {"adapters", "internal/safeopen"},                   // how a slot keeps an SQLite file: open, migrate, one writer
+	"adapters/backup":       {"adapters", "internal/safeopen"},                   // state copied, archived, checked and put back
+	"adapters/tasks":        {"adapters", "internal/safeopen", "internal/sleep"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/hostname", "internal/outbound", "internal/sysroots"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/ijson", "internal/outbound", "internal/slowcall"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/ijson", "internal/outbound", "internal/sleep", "internal/slowcall"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
@@ -91,7 +91,7 @@ var arrows = map[string][]string{
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
-	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
+	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/hostname", "internal/outbound", "internal/sleep", "internal/sysroots"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
@@ -99,7 +99,7 @@ var arrows = map[string][]string{
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/nip01", "mesh/pool", "internal/safeopen"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/capability", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/capability", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled", "internal/sleep"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -126,6 +126,7 @@ var arrows = map[string][]string{
 	"internal/leased/leasetest":     {}, // for tests, part of no binary
 	"internal/otlp":                 {},
 	"internal/outbound":             {},
+	"internal/sleep":                {},
 	"internal/slowcall":             {},
 	"internal/sysroots":             {"internal/slowcall"},
 	"internal/plural":               {},

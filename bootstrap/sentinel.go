@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -172,16 +173,16 @@ func (s *sentinelFile) guard(ctx context.Context) {
 		}
 		switch restored := s.check(); {
 		case restored: // the new file is not watched yet, so arm again
-			sleep(ctx, sentinelPause)
+			sleep.For(ctx, sentinelPause)
 		case blind != nil || s.broken():
 			if blind != nil && !said {
 				s.unwatched(blind)
 			}
 			said = blind != nil
-			sleep(ctx, SentinelCycle)
+			sleep.For(ctx, SentinelCycle)
 		default:
 			said = false
-			sleep(ctx, sentinelPause)
+			sleep.For(ctx, sentinelPause)
 			w.wait(ctx)
 		}
 	}
@@ -191,14 +192,6 @@ func (s *sentinelFile) unwatched(reason error) {
 	s.bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventSentinelUnwatched, Fields: map[string]any{
 		"path": s.path, "reason": reason.Error(), "cycle_ms": SentinelCycle.Milliseconds(),
 	}})
-}
-
-// sleep waits for the pause, or until ctx ends.
-func sleep(ctx context.Context, pause time.Duration) {
-	select {
-	case <-time.After(pause):
-	case <-ctx.Done():
-	}
 }
 
 // RemoveStaleSentinel removes the sentinel of an earlier boot, and the temporary files of a boot

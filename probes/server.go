@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/internal/rate"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -225,10 +226,8 @@ func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 		if n != nil {
 			s.serve(ctx, l, n)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, RetryListen) {
 			return
-		case <-time.After(RetryListen):
 		}
 		n, _ = s.bind(ctx, l) // bind publishes the error
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/signame"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -143,10 +144,5 @@ func (s *System) wedged(ctx context.Context, spec *program.Spec, name string, ru
 	if err := s.cfg.Owner.Signal(id, sig, proc.ScopeProcess); err != nil {
 		return true // the program has ended meanwhile
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(stackTime):
-		return true
-	}
+	return sleep.For(ctx, stackTime)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 )
 
 // Capabilities that a class may have.
@@ -169,9 +170,7 @@ func (s *session) maintain() {
 		if s.trouble.Load() != nil {
 			pause = maintainAgain
 		}
-		select {
-		case <-time.After(pause):
-		case <-s.ctx.Done():
+		if !sleep.For(s.ctx, pause) {
 			return
 		}
 	}

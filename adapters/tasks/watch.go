@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 )
 
 // watch copies the agent's output into the log until the agent ends, and then records how it ended.
@@ -49,9 +50,7 @@ func (m *Manager) copy(one *task, log *logWriter) (exitPayload, error) {
 		if errors.Is(err, adapters.ErrNotFound) || errors.Is(err, adapters.ErrDisabled) {
 			return exitPayload{}, err
 		}
-		select {
-		case <-time.After(watchRetry):
-		case <-m.life.Done():
+		if !sleep.For(m.life, watchRetry) {
 			return exitPayload{}, m.life.Err()
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/internal/sysroots"
 )
 
@@ -274,7 +275,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
 	}
-	return sleep(ctx, d)
+	return sleep.For(ctx, d)
 }
 
 func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response, error) {

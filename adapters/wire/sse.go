@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 )
 
 const (
@@ -127,7 +128,7 @@ func (f *follower) follow(ctx context.Context, res *http.Response, out chan<- Se
 		}
 		for {
 			wait = min(max(2*wait, f.retry), sseRetryMax)
-			if !sleep(ctx, wait/2+rand.N(wait/2+1)) {
+			if !sleep.For(ctx, wait/2+rand.N(wait/2+1)) {
 				return nil
 			}
 			res, err = f.open(ctx)
@@ -141,15 +142,6 @@ func (f *follower) follow(ctx context.Context, res *http.Response, out chan<- Se
 				return e
 			}
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 )
 
 // crowd is all the boxes.
@@ -104,7 +105,7 @@ func (c *crowd) start(ctx context.Context) {
 	ctx, c.end = context.WithCancel(ctx)
 	for i, b := range c.boxes {
 		c.work.Go(func() {
-			if sleep(ctx, time.Duration(i)*time.Second/time.Duration(len(c.boxes))) == nil {
+			if sleep.For(ctx, time.Duration(i)*time.Second/time.Duration(len(c.boxes))) {
 				b.runner.Run(ctx)
 			}
 		})
@@ -130,8 +131,8 @@ func (c *crowd) await(ctx context.Context, since time.Time) error {
 		s := b.runner.Session()
 		return s.State != federation.Active || s.LastHeartbeat.Before(since)
 	}) {
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return fmt.Errorf("the boxes are %v: %w", c.states(), err)
+		if !sleep.For(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("the boxes are %v: %w", c.states(), ctx.Err())
 		}
 	}
 	return nil

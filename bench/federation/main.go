@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 )
 
 func main() {
@@ -79,8 +80,8 @@ func measure(ctx context.Context, out io.Writer, o options) error {
 	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB (%.1f before the first box), registry %.1f MiB\n\n",
 		(herd.cpu - alone.cpu).Seconds(), mib(herd.rss), mib(alone.rss), mib(herd.registry))
 
-	if err := sleep(ctx, o.rest); err != nil {
-		return err
+	if !sleep.For(ctx, o.rest) {
+		return ctx.Err()
 	}
 	rest, s := h.usage(), c.take()
 	fmt.Fprintf(out, "rest: %.0f s of heartbeats, %.0f a second\n", o.rest.Seconds(), float64(len(s.took["heartbeat"]))/o.rest.Seconds())
@@ -104,8 +105,8 @@ func measure(ctx context.Context, out io.Writer, o options) error {
 // absence kills the host and starts it again after a while.
 func absence(ctx context.Context, out io.Writer, o options, h *host, c *crowd) error {
 	h.kill()
-	if err := sleep(ctx, o.away); err != nil {
-		return err
+	if !sleep.For(ctx, o.away) {
+		return ctx.Err()
 	}
 	fmt.Fprintf(out, "away: the host was killed; %s later the boxes are %v\n", o.away, c.states())
 	c.take()
@@ -129,17 +130,6 @@ func report(out io.Writer, s sample, kind string) {
 	fmt.Fprintf(out, "      %s: %d answered, p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", kind, len(s.took[kind]), q(0.5), q(0.95), q(0.99), q(1))
 	for _, f := range s.failures() {
 		fmt.Fprintf(out, "      %d times: %s\n", s.failed[f], f)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 

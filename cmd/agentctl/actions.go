@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/internal/signame"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -272,9 +273,7 @@ func (c *cli) waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (
 				line(c.stderr, "agentctl: %s; waiting for agentinit", printable(err.Error()))
 				said = true
 			}
-			select {
-			case <-time.After(knockPause):
-			case <-ctx.Done():
+			if !sleep.For(ctx, knockPause) {
 				return result, err
 			}
 			if q.Timeout > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -95,10 +96,8 @@ func (h *hosting) open(ctx context.Context) {
 			return
 		}
 		h.tell("FederationRegistryUnavailable", err)
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/reserve"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -148,9 +149,7 @@ func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
 	case <-b.stopped.Done():
 		return
 	}
-	select {
-	case <-time.After(atRest):
-	case <-b.stopped.Done():
+	if !sleep.For(b.stopped, atRest) {
 		return
 	}
 	reserve.Addresses() // before the collection, after which they can be used

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
 	"github.com/dreamlab-ai/agentinit/probes"
@@ -48,9 +49,7 @@ func (b *box) serveRelay() {
 				told = why
 				b.publish(event.Warn, "RelayUnavailable", map[string]any{"message": why})
 			}
-			select {
-			case <-time.After(relayRetry):
-			case <-b.stopped.Done():
+			if !sleep.For(b.stopped, relayRetry) {
 				return
 			}
 		}

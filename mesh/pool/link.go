@@ -12,6 +12,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -50,9 +51,7 @@ func (l *link) run(ctx context.Context) {
 		l.change(func(s *Status) {
 			s.State, s.Error, s.LoggedIn, s.Retries = Waiting, escape.Line(err.Error(), maxReason), false, try
 		})
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !sleep.For(ctx, wait) {
 			return
 		}
 	}
@@ -159,12 +158,8 @@ func (l *link) read(ctx context.Context, conn Conn) error {
 		}
 		// If a relay sends too fast, read at the limited rate. The other messages wait at the relay.
 		rate = later(rate, time.Now().Add(-time.Second)).Add(pause)
-		if ahead := time.Until(rate); ahead > 0 {
-			select {
-			case <-time.After(ahead):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		if ahead := time.Until(rate); ahead > 0 && !sleep.For(ctx, ahead) {
+			return ctx.Err()
 		}
 		m, err := nip01.ParseFromRelay(raw)
 		if err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -160,12 +161,7 @@ func (a *admission) pause(err error) bool {
 		return false
 	}
 	a.failed(err)
-	select {
-	case <-time.After(100 * time.Millisecond):
-		return true
-	case <-a.ctx.Done():
-		return false
-	}
+	return sleep.For(a.ctx, 100*time.Millisecond)
 }
 
 func (a *admission) greet(conn net.Conn) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -81,7 +82,7 @@ func (s *Server) restore(ctx context.Context, socket *Socket, a *admission, foun
 			s.publish(event.Warn, EventSocketLost, fields)
 		}
 	}
-	pause(ctx, again)
+	sleep.For(ctx, again)
 	return refused
 }
 
@@ -91,7 +92,7 @@ func (s *Server) awaitChange(ctx context.Context, w PathWatch, unarmed error, be
 	err := unarmed
 	if err == nil {
 		before = ""
-		pause(ctx, keepPause)
+		sleep.For(ctx, keepPause)
 		err = w.Wait(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
@@ -100,15 +101,8 @@ func (s *Server) awaitChange(ctx context.Context, w PathWatch, unarmed error, be
 	if blindness = err.Error(); blindness != before && !errors.Is(err, context.Canceled) {
 		s.trouble(fmt.Sprintf("the control socket cannot be watched (%s): looking at it every %s", blindness, keepBlind))
 	}
-	pause(ctx, keepBlind)
+	sleep.For(ctx, keepBlind)
 	return blindness
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // lost tells whether the path no longer names the socket's file, and what it names instead. The

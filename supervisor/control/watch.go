@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -59,13 +60,11 @@ func (w *watch) pace(ctx context.Context) error {
 		w.looks--
 		return nil
 	}
-	select {
-	case <-time.After(lookEvery):
-		w.last = time.Now()
-		return nil
-	case <-ctx.Done():
+	if !sleep.For(ctx, lookEvery) {
 		return context.Cause(ctx)
 	}
+	w.last = time.Now()
+	return nil
 }
 
 func getWait(s *Server, r *http.Request) (any, error) {

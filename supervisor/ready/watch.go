@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -131,7 +132,7 @@ func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, fo
 		}
 		f.final = f.ok
 		found(f)
-		if f.ok || !sleep(ctx, pause) {
+		if f.ok || !sleep.For(ctx, pause) {
 			return
 		}
 		if p.Interval <= 0 {
@@ -174,15 +175,6 @@ func reason(name string, err error, attempt int) string {
 		text += fmt.Sprintf(" (attempt %d)", attempt)
 	}
 	return text
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Check judges the health of t until ctx ends. If a probe fails h.Failures times in a row (3 if 0),
@@ -238,7 +230,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 		interval = program.DefaultHealthInterval
 	}
 	healthy, first, successes, failures := true, true, 0, 0
-	for attempt := 1; sleep(ctx, max(interval, minInterval)); attempt++ {
+	for attempt := 1; sleep.For(ctx, max(interval, minInterval)); attempt++ {
 		err := try(ctx, d, p)
 		if ctx.Err() != nil {
 			return
