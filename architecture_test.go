@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
+		"bootstrap/profiles",
 		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "internal/sleep", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
@@ -64,9 +65,10 @@ var arrows = map[string][]string{
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
-		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/escape", "internal/safeopen", "internal/lateclose", "internal/plural", "internal/sleep",
+		"bootstrap/identity", "bootstrap/profiles", "supervisor/program", "supervisor/event", "internal/escape", "internal/safeopen", "internal/lateclose", "internal/plural", "internal/sleep",
 	},
 	"bootstrap/identity": {},
+	"bootstrap/profiles": {"schema/rules", "internal/safeopen"},
 
 	"adapters":              {"internal/escape", "internal/ijson", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys

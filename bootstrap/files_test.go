@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -226,7 +228,7 @@ func TestReadFileWaitsForNoPipe(t *testing.T) {
 		t.Error("a pipe was read as a file")
 	}
 	write(t, r.Workspace+"/big", strings.Repeat("x", 11), 0o600)
-	if _, _, err := p.ReadFile(r.Workspace+"/big", 10); !errors.Is(err, ErrTooLarge) {
+	if _, _, err := p.ReadFile(r.Workspace+"/big", 10); !errors.Is(err, safeopen.ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -213,9 +213,6 @@ func readEnvFile(path, user string, users *Users) ([]byte, error) {
 		}
 	}
 	text, _, err := safeopen.ReadPrivate(path, plan.MaxEnvFile+1, owners...)
-	if errors.Is(err, safeopen.ErrTooLarge) {
-		err = ErrTooLarge
-	}
 	return text, err
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Policy says where bootstrap may write. Bootstrap creates every file and directory through it, so
@@ -215,7 +217,12 @@ func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
 		return nil, nil, err
 	}
 	defer r.Close()
-	return readBounded(r, rel, limit)
+	f, err := r.OpenFile(rel, openFlags, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	return safeopen.ReadOpen(f, limit)
 }
 
 // maxNames is the most files that ReadDir lists. A program can put millions of files there.

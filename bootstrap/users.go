@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -43,7 +44,7 @@ func LoadUsers(passwdFile, groupFile string) (*Users, error) {
 }
 
 func readDatabase(path string) ([]byte, error) {
-	data, err := readFileBounded(path, maxUserDatabase)
+	data, err := safeopen.ReadPlain(path, maxUserDatabase)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +15,9 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
-	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/bootstrap/profiles"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
@@ -163,35 +164,10 @@ func (c *cli) ruleFacts() rules.Facts {
 	return rules.Facts{Env: c.lookupEnv, Arch: runtime.GOARCH, Profiles: c.profiles}
 }
 
-// maxSmallFile limits the size of profiles and env files.
-const maxSmallFile = 1 << 20
-
-// profiles reads the profiles of the workspace. One that cannot be read or parsed is skipped; E010
-// reports it.
+// profiles reads the profiles of the workspace.
 func (c *cli) profiles() []rules.Profile {
-	workspace := "/workspace"
-	if w, _ := c.lookupEnv("WORKSPACE"); w != "" {
-		workspace = w
-	}
-	entries, err := os.ReadDir(filepath.Join(workspace, "profiles"))
-	if err != nil {
-		return nil
-	}
-	var out []rules.Profile
-	for _, e := range entries {
-		dir := filepath.Join(workspace, "profiles", e.Name())
-		text, err := readBounded(filepath.Join(dir, "profile.toml"), maxSmallFile)
-		if err != nil {
-			continue
-		}
-		var p struct {
-			HeadlessOnly bool `toml:"headless_only"`
-		}
-		if toml.Unmarshal(text, &p) == nil {
-			out = append(out, rules.Profile{Dir: dir, HeadlessOnly: p.HeadlessOnly})
-		}
-	}
-	return out
+	workspace, _ := c.lookupEnv("WORKSPACE")
+	return profiles.Read(cmp.Or(workspace, "/workspace"))
 }
 
 func (c *cli) planFacts() plan.Facts {

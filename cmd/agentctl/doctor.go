@@ -134,6 +134,9 @@ func composeBeside(manifest string) string {
 	return ""
 }
 
+// maxSmallFile limits the size of a compose file and of the configuration of an image.
+const maxSmallFile = 1 << 20
+
 // composeLinks compares [observability] and the ports with a compose file.
 func (c *cli) composeLinks(box *compose.Box, path string, asked bool) []link {
 	const name = "compose"

@@ -225,15 +225,33 @@ func ReadPrivate(name string, limit int64, allowed ...uint32) (data []byte, weak
 		return nil, nil, err
 	}
 	defer f.Close()
+	data, _, err = ReadOpen(f, limit)
+	return data, weak, err
+}
+
+// ReadPlain reads a regular file of at most limit bytes, and follows links as the kernel does. It never
+// waits for the other end of a FIFO (open(2)).
+func ReadPlain(name string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, _, err := ReadOpen(f, limit)
+	return data, err
+}
+
+// ReadOpen reads an open file of at most limit bytes, if it is a regular file.
+func ReadOpen(f *os.File, limit int64) ([]byte, fs.FileInfo, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is not a regular file", name)
+		return nil, nil, fmt.Errorf("%s is not a regular file", f.Name())
 	}
-	data, err = readBounded(f, limit)
-	return data, weak, err
+	data, err := readBounded(f, limit)
+	return data, info, err
 }
 
 // readBounded does not ask for the size of the file, as os.ReadFile does to allocate memory for it.

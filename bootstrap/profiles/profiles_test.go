@@ -1,16 +1,18 @@
-package bootstrap
+package profiles
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 // A program of the box can fill the directory of the profiles, and the boot waits for the rules.
 func TestProfilesAreBounded(t *testing.T) {
-	dir := t.TempDir()
+	workspace := t.TempDir()
+	dir := filepath.Join(workspace, "profiles")
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
@@ -24,13 +26,19 @@ func TestProfilesAreBounded(t *testing.T) {
 	fill := strings.Repeat("#", maxProfile-len(headless)-1) + "\n"
 	write("a", headless)
 	write("large", headless+"#"+fill)
-	if all := readProfiles(dir); len(all) != 1 || !all[0].HeadlessOnly {
-		t.Errorf("with a large profile beside it: %v", all)
+	if err := os.Mkdir(filepath.Join(dir, "fifo"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo", "profile.toml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all := Read(workspace); len(all) != 1 || !all[0].HeadlessOnly {
+		t.Errorf("with a large profile and a FIFO beside it: %v", all)
 	}
 	for i := range 2 * maxAllProfiles / maxProfile {
 		write(fmt.Sprintf("b%d", i), headless+fill)
 	}
-	if n := len(readProfiles(dir)); n != maxAllProfiles/maxProfile {
+	if n := len(Read(workspace)); n != maxAllProfiles/maxProfile {
 		t.Errorf("read %d profiles", n)
 	}
 	for i := range maxProfiles {
@@ -38,7 +46,7 @@ func TestProfilesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if all := readProfiles(dir); all != nil {
+	if all := Read(workspace); all != nil {
 		t.Errorf("of too many directories: %v", all)
 	}
 }
