@@ -40,7 +40,6 @@ type lab struct {
 	dir  string
 	bin  string // agentinit and agentctl
 	root bool   // bench runs as root, so it can make pid namespaces
-	out  io.Writer
 }
 
 type options struct {
@@ -73,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l, err := newLab(ctx, o.bin, out)
+	l, err := newLab(ctx, o.bin)
 	if err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(report.writeJSON(o.jsonFile), report.writeSVG(o.svgStart, startChart), report.writeSVG(o.svgCapture, captureChart))
 }
 
-func newLab(ctx context.Context, bin string, out io.Writer) (*lab, error) {
+func newLab(ctx context.Context, bin string) (*lab, error) {
 	abs, err := filepath.Abs(bin)
 	if err != nil {
 		return nil, err
@@ -118,7 +117,7 @@ func newLab(ctx context.Context, bin string, out io.Writer) (*lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{dir: dir, bin: abs, root: os.Geteuid() == 0, out: out}
+	l := &lab{dir: dir, bin: abs, root: os.Geteuid() == 0}
 	if err := l.compile(ctx); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -399,12 +399,11 @@ func (s *stream) store(blk block, now time.Time) {
 	s.program.mu.Unlock()
 }
 
-// chunk describes a block of this stream and counts its lines. The caller holds the program's mu
+// chunk describes a block of this stream. The caller holds the program's mu
 // until the block is in the ring. So a reader that has locked all rings after it has read Plane.seq
 // has all lines up to that number.
 func (s *stream) chunk(blk block, now time.Time) chunk {
 	n := uint64(blk.lines)
-	s.program.lines[s.kind-1].Add(n)
 	return chunk{
 		seq: s.plane.seq.Add(n) - n + 1, time: now.UnixNano(), run: s.run, pid: int32(s.pid),
 		lines: int32(blk.lines), cut: blk.cut, cont: blk.cont,

@@ -80,7 +80,6 @@ type StreamStats struct {
 	Program string
 	Stream  Stream
 	Bytes   uint64 // read from the program
-	Lines   uint64
 	// Suppressed counts bytes above the program's rate limit; they are kept nowhere.
 	Suppressed uint64
 	Dropped    uint64 // bytes that did not reach the console or the file, but were in the ring

@@ -166,7 +166,7 @@ func (p *Plane) Stats(programs ...string) []StreamStats {
 		for i := range pl.rings {
 			stats = append(stats, StreamStats{
 				Program: pl.name, Stream: Stream(i + 1),
-				Bytes: pl.bytes[i].Load(), Lines: pl.lines[i].Load(), Dropped: pl.dropped[i].Load(),
+				Bytes: pl.bytes[i].Load(), Dropped: pl.dropped[i].Load(),
 				Suppressed: pl.suppressed[i].Load(),
 			})
 		}

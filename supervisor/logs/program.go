@@ -12,7 +12,7 @@ import (
 type programLog struct {
 	name string
 
-	bytes, lines, dropped, suppressed [2]atomic.Uint64
+	bytes, dropped, suppressed [2]atomic.Uint64
 
 	limit limiter
 

@@ -394,11 +394,10 @@ func (o *Owner) Stats() Stats {
 // that was ignored when agentinit was started (nohup, a careless runtime) would stay ignored in
 // every program.
 func (o *Owner) lookAtSelf(report func(string)) {
-	st, err := readSelfSignals()
-	if err != nil {
+	var err error
+	if o.ignored, err = ignoredSignals(); err != nil {
 		report("cannot read own signal state: " + err.Error())
 	}
-	o.ignored = st.ignored
 	// An undumpable process's files in /proc belong to root.
 	fd, err := openFlags("/proc/self/oom_score_adj", unix.O_WRONLY)
 	if err == nil {

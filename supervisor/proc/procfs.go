@@ -522,33 +522,22 @@ func ownerUID(pid int) (uint32, bool) {
 	return st.Uid, true
 }
 
-type signalState struct{ blocked, ignored uint64 }
-
-func readSelfSignals() (signalState, error) {
+// ignoredSignals is the set of signals that agentinit ignores.
+func ignoredSignals() (uint64, error) {
 	b, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
-		return signalState{}, err
+		return 0, err
 	}
-	var st signalState
 	for line := range strings.Lines(string(b)) {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok {
-			continue
-		}
-		switch name {
-		case "SigBlk", "SigIgn":
-			n, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if value, ok := strings.CutPrefix(line, "SigIgn:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
 			if err != nil {
-				return st, fmt.Errorf("%s: %w", name, err)
+				return 0, fmt.Errorf("SigIgn: %w", err)
 			}
-			if name == "SigBlk" {
-				st.blocked = n
-			} else {
-				st.ignored = n
-			}
+			return set, nil
 		}
 	}
-	return st, nil
+	return 0, nil
 }
 
 // closeOnExecFrom marks every descriptor from first on. It uses the list in /proc if the kernel has
