@@ -590,3 +590,30 @@ func TestSlowReader(t *testing.T) {
 		t.Errorf("subscribed from %v", from)
 	}
 }
+
+// A reader that is closed while it subscribes again leaves no subscription behind.
+func TestCloseDuringSubscribe(t *testing.T) {
+	b := fakeBridge(t, &fakeSpawner{})
+	w := attach(t, b)
+	w.greet()
+	r := newRemoteStream(t.Context(), b, "far", 1)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := r.subscribe(t.Context())
+		if err == nil {
+			_, err = r.Next(t.Context())
+		}
+		ended <- err
+	}()
+	w.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, w.hear().ID))
+	if m := w.hear(); *m.Method != rpcUnsubscribe {
+		t.Errorf("heard %s", mustJSON(m))
+	}
+	if err := <-ended; err == nil || len(b.remotes) != 0 {
+		t.Errorf("next: %v; %d subscriptions are left", err, len(b.remotes))
+	}
+	w.bye()
+}

@@ -161,6 +161,7 @@ func (r *remoteStream) Next(ctx context.Context) (adapters.AgentEvent, error) {
 	for {
 		select {
 		case <-r.closed:
+			r.drop() // Close may have come between the end of one subscription and the next
 			return adapters.AgentEvent{}, errStreamClosed()
 		default:
 		}
