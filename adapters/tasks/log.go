@@ -79,20 +79,21 @@ func (l *logWriter) add(e adapters.AgentEvent) error {
 	return nil
 }
 
-func (l *logWriter) output(stream string, at adapters.Time, data []byte) error {
+// output goes on after a line that could not be written: what is left must not precede the next line.
+func (l *logWriter) output(stream string, at adapters.Time, data []byte) (failed error) {
 	rest := append(l.partial[stream], data...)
 	for {
 		i := bytes.IndexByte(rest, '\n')
 		if i < 0 && len(rest) <= maxLine {
 			l.partial[stream] = bytes.Clone(rest)
-			return nil
+			return failed
 		}
 		skip := 1
 		if i < 0 || i > maxLine {
 			i, skip = maxLine, 0
 		}
-		if err := l.line(at, rest[:i]); err != nil {
-			return err
+		if err := l.line(at, rest[:i]); failed == nil {
+			failed = err
 		}
 		rest = rest[i+skip:]
 	}
