@@ -96,7 +96,7 @@ func TestDetectorPublishesChangesAndGatesReadiness(t *testing.T) {
 		dropped.Store(true)
 		time.Sleep(DriftCycle)
 		synctest.Wait()
-		if !ready.Ready() || len(d.Current()) != 0 || bus.Counts()[EventContractKept] != 1 {
+		if !ready.Verdict().Ready || len(d.Current()) != 0 || bus.Counts()[EventContractKept] != 1 {
 			t.Fatalf("got %+v, %v", ready.Verdict(), d.Current())
 		}
 		cancel()

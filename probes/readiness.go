@@ -166,13 +166,6 @@ func (r *Readiness) Verdict() Verdict {
 	return *r.cached
 }
 
-// Ready tells whether the box is ready, without the report.
-func (r *Readiness) Ready() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ready
-}
-
 func (r *Readiness) count(was, is bool) {
 	switch {
 	case was && !is:

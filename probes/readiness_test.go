@@ -67,13 +67,13 @@ func TestTransitionsAreSetOncePublishedOnce(t *testing.T) {
 	r := NewReadiness(bus, Requirement{ID: "program:web", Kind: KindProgram, Reason: "STOPPED"})
 	j := newJournal(bus)
 	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
-	if r.Ready() || len(j.take()) != 0 {
+	if r.Verdict().Ready || len(j.take()) != 0 {
 		t.Fatal("ready, or an event, while web is missing")
 	}
 	r.Set(Requirement{ID: "program:web", Kind: KindProgram, Met: true, Reason: "stale words"})
 	events := j.take()
-	if !r.Ready() || len(events) != 1 || events[0].Name != EventReady || events[0].Fields["requirement"] != "program:web" {
-		t.Fatalf("ready=%v events=%+v", r.Ready(), events)
+	if !r.Verdict().Ready || len(events) != 1 || events[0].Name != EventReady || events[0].Fields["requirement"] != "program:web" {
+		t.Fatalf("ready=%v events=%+v", r.Verdict().Ready, events)
 	}
 	first := r.Verdict()
 	if first.Requirements[0].ID != SentinelID || first.Requirements[1].Reason != "" || first.Since.IsZero() {
@@ -92,7 +92,7 @@ func TestTransitionsAreSetOncePublishedOnce(t *testing.T) {
 		t.Fatal("since moved although the box has not become ready again")
 	}
 	r.Remove("program:web")
-	if !r.Ready() {
+	if !r.Verdict().Ready {
 		t.Fatal("a requirement that is gone is still missed")
 	}
 }
@@ -103,7 +103,7 @@ func TestShutdownIsUnreadyForGood(t *testing.T) {
 	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
 	r.Shutdown()
 	r.Set(Requirement{ID: "program:x", Kind: KindProgram, Met: true})
-	if v := r.Verdict(); v.Ready || v.Reason != ReasonShutdown || r.Ready() {
+	if v := r.Verdict(); v.Ready || v.Reason != ReasonShutdown {
 		t.Fatalf("got %+v", v)
 	}
 }
@@ -235,12 +235,12 @@ func TestProgramsAreFollowedByEvents(t *testing.T) {
 		begin := time.Now()
 		b.set("web", program.Running, true, "")
 		synctest.Wait()
-		if !r.Ready() || time.Since(begin) != 0 {
+		if !r.Verdict().Ready || time.Since(begin) != 0 {
 			t.Fatalf("not ready at once: %+v", r.Verdict())
 		}
 		b.set("side", program.Fatal, false, "")
 		synctest.Wait()
-		if !r.Ready() || b.reads != 1 {
+		if !r.Verdict().Ready || b.reads != 1 {
 			t.Fatalf("an optional program matters, or the programs were read %d times", b.reads)
 		}
 		// A program that joins, and one that leaves with an apply.
@@ -383,20 +383,20 @@ func TestSealLooksAtMountsAtOnce(t *testing.T) {
 		begin := time.Now()
 		r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
 		synctest.Wait()
-		if !r.Ready() || time.Since(begin) != 0 {
+		if !r.Verdict().Ready || time.Since(begin) != 0 {
 			t.Fatalf("got %+v", r.Verdict())
 		}
 		there.Store(false)
 		time.Sleep(Cycle)
 		synctest.Wait()
-		if r.Ready() {
+		if r.Verdict().Ready {
 			t.Fatal("the mount is gone and was looked at")
 		}
 		// Made later, it is seen long before the next cycle.
 		there.Store(true)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if !r.Ready() {
+		if !r.Verdict().Ready {
 			t.Fatalf("it has been there for a second: %+v", r.Verdict())
 		}
 		cancel()
@@ -526,7 +526,7 @@ func TestConcurrentChangesKeepTheCount(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if v := r.Verdict(); !v.Ready || !r.Ready() {
+	if v := r.Verdict(); !v.Ready {
 		t.Fatalf("every requirement ended as met, got %+v", v)
 	}
 }

@@ -95,7 +95,7 @@ func TestReadinessOfASession(t *testing.T) {
 		if v := f.b.readiness.Verdict(); v.Ready != (c.missing == "") {
 			t.Errorf("the stop of a box in state %s has changed its readiness", c.state)
 		}
-		if f.Show(federation.Session{State: federation.Active}); !f.b.readiness.Ready() {
+		if f.Show(federation.Session{State: federation.Active}); !f.b.readiness.Verdict().Ready {
 			t.Errorf("%s, then accepted: %+v", c.state, f.b.readiness.Verdict().Missing)
 		}
 	}

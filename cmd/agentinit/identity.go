@@ -45,7 +45,7 @@ func (s *self) Prepare(_ context.Context, m *schema.Manifest, r bootstrap.Roots)
 	files := bootstrap.NewPolicy(r)
 	store, err := identity.NewStore(identity.Config{
 		Files: files, AgentID: s.b.getenv("AGENTBOX_AGENT_ID"), PodBase: s.podBase, Services: s.services(m, s.podBase),
-		QuotaBytes: int64(m.Integrations.SolidPodRS.QuotaDefaultBytes),
+		QuotaBytes: m.Integrations.SolidPodRS.QuotaDefaultBytes,
 		Layout: identity.Layout{
 			Identities: r.Identities, Profile: filepath.Dir(r.ManagementKey()), Pods: r.SolidPods,
 			Environment: filepath.Join(r.Runtime, "identity.env"),
