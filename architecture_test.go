@@ -165,7 +165,7 @@ var processCalls = []string{
 
 // mayFork are the packages that run processes: their owner, and those of tests
 // and benchmarks that are never part of a box's own binaries.
-var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "bench/federation", "internal/testprog", "internal/testprog/built", "internal/foreign"}
+var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "bench/federation", "internal/testprog", "internal/testprog/built", "internal/foreign", "adapters/contract"}
 
 type source struct {
 	pkg  string // directory below the module, "." for the root

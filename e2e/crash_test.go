@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-var crashRounds = flag.Int("crash.rounds", 30, "how often a box is killed while it is written to")
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
+)
 
 // If the box gets kill -9 between HTTP writes, it keeps every acknowledged write and no partial
 // write. A write without an answer is repeated with its idempotency key and happens once.
@@ -31,7 +30,7 @@ events = "local-jsonl"
 	waitFor(t, "ready", b.ready)
 	var rounds []*crashRound
 	writes, repeated := 0, 0
-	for n := range *crashRounds {
+	for n := range *contract.CrashRounds {
 		r := &crashRound{name: fmt.Sprintf("r%d", n)}
 		r.run(b, rand.IntN(60))
 		b = b.again()
@@ -61,7 +60,7 @@ events = "local-jsonl"
 			t.Errorf("writer %d: a lost write went unnoticed", i)
 		}
 	}
-	t.Logf("%d kills, %d acknowledged writes kept, %d repeated", *crashRounds, writes, repeated)
+	t.Logf("%d kills, %d acknowledged writes kept, %d repeated", *contract.CrashRounds, writes, repeated)
 	b.stopsWell()
 }
 

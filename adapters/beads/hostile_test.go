@@ -1,16 +1,12 @@
 package beads
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,29 +16,21 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
-// With this variable set, the test binary plays the box that is killed: it writes beads until it
-// dies.
-const crashEnv = "BEADS_CRASH_DB"
-
-var crashRounds = flag.Int("crash.rounds", 12, "how often a writing process is killed")
-
-// crashChild writes beads and reports each step until it is killed.
-func crashChild(path string) {
+// crashChild writes beads and reports each step.
+func crashChild(path string) error {
 	l, err := NewLocal(LocalConfig{Path: path})
 	if err == nil {
 		err = l.Connect(context.Background())
 	}
-	if err != nil {
-		fmt.Println("error", err)
-		os.Exit(1)
-	}
 	w := adapters.WrapBeads(l, nil)
 	ctx := context.Background()
-	for i := 0; ; i++ {
-		b, err := w.CreateEpic(ctx, adapters.NewBead{Title: fmt.Sprintf("bead %d", i)})
+	for i := 0; err == nil; i++ {
+		var b adapters.Bead
+		b, err = w.CreateEpic(ctx, adapters.NewBead{Title: fmt.Sprintf("bead %d", i)})
 		if err == nil {
 			fmt.Println("made", b.ID)
 			_, err = w.Claim(ctx, b.ID, "agent")
@@ -51,76 +39,39 @@ func crashChild(path string) {
 			fmt.Println("claimed", b.ID)
 			_, err = w.Close(ctx, b.ID, "done")
 		}
-		if err != nil {
-			fmt.Println("error", err)
-			os.Exit(1)
+		if err == nil {
+			fmt.Println("closed", b.ID)
 		}
-		fmt.Println("closed", b.ID)
 	}
+	return err
 }
 
 // TestNoAcknowledgedWriteIsLostByKill repeatedly kills a process that writes to the same file, at a
 // random moment, and checks every write that the process acknowledged.
 func TestNoAcknowledgedWriteIsLostByKill(t *testing.T) {
-	rounds := *crashRounds
-	if testing.Short() {
-		rounds = 3
-	}
 	path := filepath.Join(t.TempDir(), "beads.db")
 	acked := map[string]string{} // id -> last acknowledged step
-	for round := range rounds {
-		crashOnce(t, path, acked, 1+rand.IntN(60))
+	contract.Killed(t, path, func(line string) {
+		step, id, _ := strings.Cut(line, " ")
+		acked[id] = step
+	}, func() {
 		l := newLocal(t, path)
 		if err := l.Connect(t.Context()); err != nil {
-			t.Fatalf("round %d: %v", round, err)
+			t.Fatal(err)
 		}
 		for id, step := range acked {
 			b, err := l.Show(t.Context(), id)
 			if err != nil {
-				t.Fatalf("round %d: %s is acknowledged and lost: %v", round, id, err)
+				t.Fatalf("%s is acknowledged and lost: %v", id, err)
 			}
 			if step == "claimed" && b.Status == adapters.BeadOpen || step == "closed" && b.Status != adapters.BeadClosed {
-				t.Fatalf("round %d: %s was %s and is %s", round, id, step, b.Status)
+				t.Fatalf("%s was %s and is %s", id, step, b.Status)
 			}
 		}
 		if err := l.Disconnect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if len(acked) < rounds {
-		t.Fatalf("only %d writes in %d rounds: nothing was tested", len(acked), rounds)
-	}
-}
-
-// crashOnce runs the child until it has acknowledged n steps, and kills it during the next step.
-func crashOnce(t *testing.T, path string, acked map[string]string, n int) {
-	t.Helper()
-	child := exec.Command(os.Args[0], "-test.run=^$")
-	child.Env = append(os.Environ(), crashEnv+"="+path)
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for i := 0; lines.Scan(); i++ {
-		step, id, _ := strings.Cut(lines.Text(), " ")
-		if step == "error" {
-			t.Errorf("child: %s", id)
-		}
-		acked[id] = step
-		if i == n {
-			if err := child.Process.Kill(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	var exit *exec.ExitError
-	if err := child.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Fatalf("the child was not killed: %v", err)
-	}
+	})
 }
 
 func TestThousandClaimsHaveOneWinnerAcrossProcesses(t *testing.T) {

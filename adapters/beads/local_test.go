@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,9 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(crashEnv); path != "" {
-		crashChild(path)
-	}
+	contract.CrashChild(crashChild)
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,16 +1,13 @@
 package events
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -18,16 +15,11 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
 )
 
-// With this variable set, the test binary plays the box that is killed: it dispatches events until
-// it dies.
-const crashEnv = "EVENTS_CRASH_DIR"
-
-var crashRounds = flag.Int("crash.rounds", 25, "how often a dispatching process is killed")
-
-// crashChild dispatches events and reports each one until it is killed.
-func crashChild(dir string) {
+// crashChild dispatches events and reports each one.
+func crashChild(dir string) error {
 	l, err := NewLocal(LocalConfig{Dir: dir, MaxBytes: minMaxBytes})
 	if err == nil {
 		err = l.Connect(context.Background())
@@ -41,8 +33,7 @@ func crashChild(dir string) {
 			fmt.Println(r.Seq, r.ID)
 		}
 	}
-	fmt.Println("error", err)
-	os.Exit(1)
+	return err
 }
 
 func start(t testing.TB, cfg LocalConfig) *Local {
@@ -81,39 +72,19 @@ func history(t testing.TB, l *Local) map[uint64]string {
 // directory, at a random moment. Every event with a receipt must be there under the same number,
 // unless its segment was removed.
 func TestNoReceiptIsLostByKill(t *testing.T) {
-	rounds := *crashRounds
-	if testing.Short() {
-		rounds = 5
-	}
 	dir := t.TempDir()
 	acked := map[uint64]string{}
-	for round := range rounds {
-		child := exec.Command(os.Args[0], "-test.run=^$")
-		child.Env = append(os.Environ(), crashEnv+"="+dir)
-		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
+	contract.Killed(t, dir, func(line string) {
+		var seq uint64
+		var id string
+		if _, err := fmt.Sscan(line, &seq, &id); err != nil {
+			t.Fatalf("child: %s", line)
 		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
+		if old, twice := acked[seq]; twice {
+			t.Fatalf("number %d for %s and %s", seq, old, id)
 		}
-		n := rand.IntN(30)
-		lines := bufio.NewScanner(out)
-		for i := 0; lines.Scan(); i++ {
-			var seq uint64
-			var id string
-			if _, err := fmt.Sscan(lines.Text(), &seq, &id); err != nil {
-				t.Fatalf("child: %s", lines.Text())
-			}
-			if old, twice := acked[seq]; twice {
-				t.Fatalf("round %d: number %d for %s and %s", round, seq, old, id)
-			}
-			acked[seq] = id
-			if i == n {
-				_ = child.Process.Kill()
-			}
-		}
-		_ = child.Wait() // killed
+		acked[seq] = id
+	}, func() {
 		l := newLocal(t, LocalConfig{Dir: dir, MaxBytes: minMaxBytes})
 		if err := l.Connect(t.Context()); err != nil {
 			t.Fatal(err)
@@ -122,16 +93,13 @@ func TestNoReceiptIsLostByKill(t *testing.T) {
 		oldest := l.open.Load().journal.oldest()
 		for seq, id := range acked {
 			if seq >= oldest && got[seq] != id {
-				t.Fatalf("round %d: event %d (%s) is acknowledged and lost", round, seq, id)
+				t.Fatalf("event %d (%s) is acknowledged and lost", seq, id)
 			}
 		}
 		if err := l.Disconnect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if len(acked) < rounds {
-		t.Fatalf("only %d events in %d rounds", len(acked), rounds)
-	}
+	})
 }
 
 // closed disconnects l and returns the only file of its journal, with its text.

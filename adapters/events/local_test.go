@@ -2,7 +2,6 @@ package events
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -14,9 +13,7 @@ import (
 func testSource() string { return "urn:agentbox:test" }
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(crashEnv); dir != "" {
-		crashChild(dir)
-	}
+	contract.CrashChild(crashChild)
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,38 +1,19 @@
 package memory
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
 )
 
-// If crashDir is set, the test binary is the program that is killed.
-const crashDir = "AGENTINIT_MEMORY_CRASH_DIR"
-
-var crashRounds = flag.Int("crash.rounds", 25, "how often a storing process is killed")
-
-// asCrashChild stores entries without end and prints each acknowledged key.
-func asCrashChild() bool {
-	dir := os.Getenv(crashDir)
-	if dir == "" {
-		return false
-	}
-	if err := crashChild(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	return true
-}
-
+// crashChild stores entries without end and prints each acknowledged key.
 func crashChild(dir string) error {
 	m, err := NewEmbedded(EmbeddedConfig{Dir: dir, Embedder: hashV1{}})
 	if err != nil {
@@ -62,52 +43,16 @@ func crashChild(dir string) error {
 
 // A kill -9 at any instant loses no acknowledged write and leaves no partial write.
 func TestCrash(t *testing.T) {
-	rounds := *crashRounds
-	if testing.Short() {
-		rounds = 5
-	}
 	dir := t.TempDir()
 	want := make(map[string]bool)
-	for range rounds {
-		killOnce(t, dir, want, rand.IntN(60))
-		checkCrashed(t, dir, want)
-	}
-}
-
-// killOnce runs the child until it has acknowledged n changes, kills it, and records its output.
-func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
-	t.Helper()
-	ctx := t.Context()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), crashDir+"="+dir)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for i := 0; lines.Scan(); i++ {
-		var what, key string
-		if _, err := fmt.Sscan(lines.Text(), &what, &key); err != nil {
-			continue // the kill cut this line off
-		}
+	contract.Killed(t, dir, func(line string) {
+		what, key, _ := strings.Cut(line, " ")
 		if what == "deleting" {
 			delete(want, key)
 		} else {
 			want[key] = what == "put"
 		}
-		if i == n {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := cmd.Wait(); err == nil || ctx.Err() != nil {
-		t.Fatalf("the child was not killed: %v", err)
-	}
+	}, func() { checkCrashed(t, dir, want) })
 }
 
 func checkCrashed(t *testing.T, dir string, want map[string]bool) {

@@ -17,9 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if asCrashChild() {
-		return
-	}
+	contract.CrashChild(crashChild)
 	goleak.VerifyTestMain(withServers{m})
 }
 
