@@ -7,9 +7,6 @@ import "context"
 // call. For events, see Call.Idle.
 type off struct{ slot Slot }
 
-// Off returns the class-off adapter of a slot.
-func Off(slot Slot) Adapter { return off{slot} }
-
 func (o off) Slot() Slot                       { return o.slot }
 func (o off) Impl() string                     { return string(ClassOff) }
 func (o off) Class() Class                     { return ClassOff }

@@ -71,7 +71,7 @@ func (p *port) note(ctx context.Context, write bool, err error) {
 
 // plugOff turns the slot off, as the manifest says.
 func (p *port) plugOff() {
-	p.active.Store(&plug{adapter: Off(p.slot), guard: disabled(p.slot, false), idle: true, calls: newInflight()})
+	p.active.Store(&plug{adapter: off{p.slot}, guard: disabled(p.slot, false), idle: true, calls: newInflight()})
 }
 
 // enter counts a call on the active plug. If the plug is replaced before the call is counted, the

@@ -82,7 +82,7 @@ func Resolve(cfg Config, table Table) (*Resolved, error) {
 func resolveSlot(c Contract, cfg Config, impls map[string]Constructor) (Adapter, error) {
 	word := cfg.Slots[c.Slot]
 	if word == "" || word == string(ClassOff) {
-		return Off(c.Slot), nil
+		return off{c.Slot}, nil
 	}
 	key := "adapters." + string(c.Slot)
 	build, ok := impls[word]

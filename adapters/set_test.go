@@ -151,9 +151,9 @@ func TestResolveNamesEveryMistake(t *testing.T) {
 	old := beadsFake(&fake{})
 	old.version = "0.9"
 	_, err := Resolve(cfg, Table{
-		SlotBeads:  {"local-sqlite": func() (Adapter, error) { return Off(SlotBeads), nil }},
+		SlotBeads:  {"local-sqlite": func() (Adapter, error) { return off{SlotBeads}, nil }},
 		SlotPods:   {"external": func() (Adapter, error) { return nil, Missing("federation.external_url", "pods is external") }},
-		SlotMemory: {"old": func() (Adapter, error) { return Off(SlotPods), nil }},
+		SlotMemory: {"old": func() (Adapter, error) { return off{SlotPods}, nil }},
 		SlotEvents: {"wrong": func() (Adapter, error) { return old, nil }},
 	})
 	if err == nil {

@@ -268,7 +268,7 @@ func (u *unit) degrade(err error) {
 		u.mu.Unlock()
 		return
 	}
-	u.port.plug(Off(u.port.slot), disabled(u.port.slot, true))
+	u.port.plug(off{u.port.slot}, disabled(u.port.slot, true))
 	u.connected = false
 	u.lastErr, u.lastErrAt = err.Error(), time.Now()
 	u.enter(StateDegraded)

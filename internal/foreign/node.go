@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// Cache is where .ci/counterparties installs packages from registries: AGENTINIT_TEST_CACHE or, if
+// cacheDir is where .ci/counterparties installs packages from registries: AGENTINIT_TEST_CACHE or, if
 // that is not set, a directory below the user's cache directory. It is "" if there is none.
-func Cache() string {
+func cacheDir() string {
 	if dir := os.Getenv("AGENTINIT_TEST_CACHE"); dir != "" {
 		return dir
 	}
@@ -27,7 +27,7 @@ func Cache() string {
 
 // node finds the interpreter and a module that .ci/counterparties installs.
 func node(install, module, version string) (interpreter, dir string, err error) {
-	dir = filepath.Join(Cache(), "npm", install, "node_modules", filepath.FromSlash(module))
+	dir = filepath.Join(cacheDir(), "npm", install, "node_modules", filepath.FromSlash(module))
 	interpreter, err = exec.LookPath("node")
 	raw, readErr := os.ReadFile(filepath.Join(dir, "package.json"))
 	var p struct{ Version string }
@@ -87,7 +87,7 @@ func PGlite(ctx context.Context) (*Server, error) {
 		return onFreePort(func(port int) (*Server, error) {
 			cmd := exec.Command(interpreter, filepath.Join(module, "dist", "scripts", "server.js"), "-p", strconv.Itoa(port),
 				"-e", "@electric-sql/pglite-pgvector:vector", "-m", "8")
-			cmd.Dir = filepath.Join(Cache(), "npm", "pglite") // PGlite looks for the extension's package here
+			cmd.Dir = filepath.Join(cacheDir(), "npm", "pglite") // PGlite looks for the extension's package here
 			conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable default_query_exec_mode=exec pool_max_conns=1", port)
 			s, err := Start(ctx, cmd, dir, knock(conninfo))
 			if err != nil {

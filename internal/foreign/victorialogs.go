@@ -13,7 +13,7 @@ import (
 // API of Loki, and JSON lines. Its Address is a base URL without a slash at the end.
 func VictoriaLogs(ctx context.Context) (*Server, error) {
 	const version = "v1.52.1"
-	program := filepath.Join(Cache(), "go", "victoria-logs-"+version, "victoria-logs")
+	program := filepath.Join(cacheDir(), "go", "victoria-logs-"+version, "victoria-logs")
 	if _, err := os.Stat(program); err != nil {
 		return nil, &MissingError{"VictoriaLogs " + version + ": run .ci/counterparties victoria-logs"}
 	}
