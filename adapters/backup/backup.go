@@ -136,14 +136,16 @@ func (s Slots) restore(ctx context.Context, slot adapters.Slot, place Place, fro
 	return kept, nil
 }
 
-// undo puts the kept state back.
+// undo puts the kept state back. The refused one is kept too.
 func (s Slots) undo(ctx context.Context, slot adapters.Slot, place Place, kept, stamp string) error {
-	if kept == "" {
-		return nil // there was no state before
-	}
+	stamp += ".refused"
 	err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored"))
-	if err == nil {
-		_, err = swapIn(kept, place.Path, stamp+".refused")
+	switch {
+	case err != nil:
+	case kept == "": // there was no state before
+		err = os.Rename(place.Path, keptName(place.Path, stamp))
+	default:
+		_, err = swapIn(kept, place.Path, stamp)
 	}
 	return errors.Join(err, s.Set().Restore(ctx, slot))
 }
@@ -200,7 +202,7 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return "", os.Rename(staged, path)
 	}
-	kept = path + ".before-" + stamp
+	kept = keptName(path, stamp)
 	err = unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	if err == nil {
 		if err := os.Rename(staged, kept); err != nil {
@@ -222,6 +224,8 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 	}
 	return kept, nil
 }
+
+func keptName(path, stamp string) string { return path + ".before-" + stamp }
 
 // Bounds of a tree, which programs can write. Its names are in memory, twice with the list of an archive.
 const (

@@ -361,3 +361,51 @@ func TestAStateThatCannotBeKeptIsNotReplaced(t *testing.T) {
 		}
 	}
 }
+
+// choosy is a slot that works with any state but one.
+type choosy struct {
+	adapters.Beads
+	path string
+}
+
+func (choosy) Impl() string          { return "choosy" }
+func (choosy) Class() adapters.Class { return adapters.ClassLocal }
+func (choosy) Enabled() bool         { return true }
+func (c choosy) Connect(context.Context) error {
+	if text, _ := os.ReadFile(c.path); string(text) == "refused" {
+		return errors.New("not this one")
+	}
+	return nil
+}
+
+func TestARefusedStateIsTakenAway(t *testing.T) {
+	for _, before := range []string{"", "old"} {
+		path, dir := filepath.Join(t.TempDir(), "state"), t.TempDir()
+		if before != "" {
+			if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "state"), []byte("refused"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := adapters.Resolve(adapters.Config{Slots: map[adapters.Slot]string{adapters.SlotBeads: "choosy"}}, adapters.Table{
+			adapters.SlotBeads: {"choosy": func() (adapters.Adapter, error) { return choosy{adapters.WrapBeads(nil, nil), path}, nil }},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := adapters.NewSet(r, adapters.Options{})
+		defer set.Disconnect(context.Background())
+		if err := set.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := Slots{Set: func() *adapters.Set { return set }, Adapter: r.Adapter}
+		_, err = s.Part(adapters.SlotBeads, Place{Path: path, File: "state"}, nil, nil).Restore(t.Context(), dir, "S")
+		now, _ := os.ReadFile(path)
+		refused, _ := os.ReadFile(path + ".before-S.refused")
+		if err == nil || string(now) != before || string(refused) != "refused" || !s.status(adapters.SlotBeads).Ready() {
+			t.Errorf("before %q: %v; the state is %q, beside it is %q, the slot is %+v", before, err, now, refused, s.status(adapters.SlotBeads))
+		}
+	}
+}
