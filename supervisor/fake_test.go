@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 func notifyAndWait() {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	if err == nil {
-		_, err = conn.Write([]byte("STATUS=all set\nREADY=1"))
+		_, err = conn.Write([]byte("STATUS=all set with passw0rd-passw0\nREADY=1"))
 	}
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1)) // no answer comes

@@ -37,7 +37,7 @@ func (s *System) Ready(spec *program.Spec, run uint64, report func(Report)) (sto
 				report(Report{Kind: ReportReady})
 				return
 			}
-			report(Report{Kind: ReportWaiting, Reason: spec.Hide(r.Reason)})
+			report(Report{Kind: ReportWaiting, Reason: s.hide(spec, r.Reason)})
 		})
 	})
 }
@@ -59,9 +59,24 @@ func (s *System) check(spec *program.Spec, target ready.Target, report func(Repo
 				report(Report{Kind: ReportHealthy})
 				return
 			}
-			report(Report{Kind: ReportUnhealthy, Reason: spec.Hide(r.Reason)})
+			report(Report{Kind: ReportUnhealthy, Reason: s.hide(spec, r.Reason)})
 		})
 	})
+}
+
+// hide hides the secrets in what readers get about a program: those of its manifest table, and all
+// others that the logs know.
+func (s *System) hide(spec *program.Spec, text string) string {
+	return s.cfg.Logs.Mask(spec.Hide(text))
+}
+
+// output is hide for what a command of the program has printed.
+func (s *System) output(spec *program.Spec, res proc.Result) string {
+	text := spec.HideOutput(res.Output, res.Truncated)
+	if res.Truncated {
+		return s.cfg.Logs.MaskCut(text)
+	}
+	return s.cfg.Logs.Mask(text)
 }
 
 // watch runs f until it ends or is stopped.
@@ -112,7 +127,7 @@ func (s *System) heard(m ready.Message) {
 		return
 	}
 	if m.Status != nil {
-		report(Report{Kind: ReportText, Text: *m.Status})
+		report(Report{Kind: ReportText, Text: s.cfg.Logs.Mask(*m.Status)})
 	}
 	if m.Extend > 0 {
 		report(Report{Kind: ReportExtend, Extend: m.Extend})
@@ -142,7 +157,7 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 	}
 	c.Refused = s.tally(r)
 	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
-	return res.Exit.ShellStatus(), []byte(r.spec.HideOutput(res.Output, res.Truncated)), err
+	return res.Exit.ShellStatus(), []byte(s.output(r.spec, res)), err
 }
 
 const (
@@ -175,7 +190,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	if res.Exit.PID == 0 {
 		return err // it never ran
 	}
-	output := spec.HideOutput(res.Output, res.Truncated)
+	output := s.output(spec, res)
 	if err != nil && !res.Truncated { // otherwise the end of the output is not known
 		if last := escape.LastLine(output, hookReason); last != "" {
 			err = fmt.Errorf("%w: %s", err, last)

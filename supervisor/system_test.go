@@ -252,11 +252,16 @@ func TestRealNotify(t *testing.T) {
 		s.Argv, s.Umask = []string{os.Args[0]}, -1
 		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=notify"}
 	}))
+	b.plane.Redact("passw0rd-passw0")
 	b.sup.Boot()
 	b.await("p", in(program.Running))
 	// The text comes with the readiness, but is processed separately.
-	for b.sup.Snapshot().Programs[0].Text != "all set" {
+	text := ""
+	for ; text == ""; text = b.sup.Snapshot().Programs[0].Text {
 		must(t, b.sup.Ping(t.Context()))
+	}
+	if text != "all set with ***************" {
+		t.Errorf("the status is %q", text)
 	}
 }
 
@@ -372,14 +377,18 @@ func TestRealProbeOutput(t *testing.T) {
 		"secret":    {`echo first; echo "cannot log in with $TOKEN" >&2; exit 3`, "exit status 3: cannot log in with ${TOKEN} (attempt 1)"},
 		"long line": {`printf %0490d 0; echo $TOKEN; exit 3`, "000${TO… (attempt 1)"},
 		"cut":       {`printf %04086d 0; echo; echo with $TOKEN; exit 3`, "exit status 3: with (attempt 1)"},
+		// A secret that the manifest does not name, but that the logs know.
+		"other":     {`echo "cannot log in with $KEY" >&2; exit 3`, "exit status 3: cannot log in with *************** (attempt 1)"},
+		"other cut": {`printf %04086d 0; echo; echo with $KEY; exit 3`, "exit status 3: with (attempt 1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
-				s.Env = append(s.Env, "TOKEN=hunter2hunter2")
+				s.Env = append(s.Env, "TOKEN=hunter2hunter2", "KEY=passw0rd-passw0")
 				s.Secrets = []program.Secret{{Name: "TOKEN", Value: "hunter2hunter2"}}
 				check := program.Probe{Dialect: "exec", Argv: []string{"/bin/sh", "-c", c.script}, Interval: 20 * time.Millisecond, Timeout: patience}
 				s.Health = program.Health{Probes: []program.Probe{check}, Failures: 1, Action: program.HealthNone}
 			}))
+			b.plane.Redact("passw0rd-passw0")
 			b.sup.Boot()
 			st := b.await("p", func(st Status) bool { return strings.HasPrefix(st.Reason, "unhealthy") })
 			if !strings.HasSuffix(st.Reason, c.want) {

@@ -48,7 +48,7 @@ func (s *System) Try(ctx context.Context, spec *program.Spec, argv []string) (Tr
 	if err != nil {
 		return Trial{}, err
 	}
-	out := Trial{Status: res.Exit.ShellStatus(), Output: []byte(spec.HideOutput(res.Output, res.Truncated)), Truncated: res.Truncated}
+	out := Trial{Status: res.Exit.ShellStatus(), Output: []byte(s.output(spec, res)), Truncated: res.Truncated}
 	if skipped != nil {
 		out.Skipped = skipped.Error()
 	}

@@ -65,6 +65,11 @@ func (p *Plane) Mask(text string) string {
 	return string(masked)
 }
 
+// MaskCut is Mask for text that was cut. The start of a secret at its end is removed.
+func (p *Plane) MaskCut(text string) string {
+	return p.Mask(text[:len(text)-p.secrets.Load().held([]byte(text))])
+}
+
 func newRedactor(values []string) *redactor {
 	r := &redactor{values: values}
 	seen := map[string]bool{}
