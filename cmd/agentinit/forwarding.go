@@ -55,13 +55,13 @@ func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]fo
 		Name: name, Kind: table.Type, URL: table.URL, Token: b.tokenIn(table.TokenEnv), Headers: table.Headers,
 		CAFile: table.CAFile, Programs: table.Programs, Host: host,
 		BatchLines: table.BatchLines, BatchWait: table.BatchWait.Std(), Timeout: table.Timeout.Std(),
-		OnTrouble: outage.tell,
 	}
 	readers := []forwarding{{name: name, source: b.plane}}
 	if table.Events {
 		readers = append(readers, forwarding{name: name, source: ownEvents{b}})
 	}
 	for i := range readers {
+		config.OnTrouble = outage.teller()
 		f, err := forward.New(config)
 		if err != nil {
 			return nil, &bootstrap.Failure{Code: bootstrap.ExitPrepare, Reason: "log forwarding", Err: err}
@@ -101,20 +101,34 @@ func startForwards(forwards []forwarding) {
 type outage struct {
 	report  func(error)
 	mu      sync.Mutex
-	failing int // forwarders
+	failing int    // forwarders
+	said    string // the error that was reported last
 }
 
-// tell is the OnTrouble of each forwarder. It reports the failure of the first forwarder, and the recovery
-// of the last one.
-func (o *outage) tell(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err != nil {
-		o.failing++
-	} else {
-		o.failing--
-	}
-	if first, last := err != nil && o.failing == 1, err == nil && o.failing == 0; first || last {
+// teller returns the OnTrouble of a forwarder. It reports the failure of the first forwarder, another
+// error of a forwarder that fails already, and the recovery of the last one.
+func (o *outage) teller() func(error) {
+	failing := false
+	return func(err error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		switch {
+		case err == nil:
+			failing = false
+			if o.failing--; o.failing > 0 {
+				return
+			}
+		case !failing:
+			failing = true
+			if o.failing++; o.failing > 1 {
+				return
+			}
+		case err.Error() == o.said:
+			return
+		}
+		if err != nil {
+			o.said = err.Error()
+		}
 		o.report(err)
 	}
 }

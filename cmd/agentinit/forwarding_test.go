@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -188,6 +190,26 @@ func TestOneOutageIsReportedOnce(t *testing.T) {
 	}
 	if want := []event.Level{event.Warn, event.Info}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The forwarders of a collector tell each change of its trouble, and it is reported once.
+func TestChangesOfAnOutage(t *testing.T) {
+	var got []string
+	o := &outage{report: func(err error) { got = append(got, fmt.Sprint(err)) }}
+	lines, events := o.teller(), o.teller()
+	away, refused := errors.New("connection refused"), errors.New("401 Unauthorized")
+	lines(away)
+	events(errors.New("connection reset"))
+	lines(refused)
+	events(refused)
+	lines(nil)
+	events(nil)
+	events(away)
+	events(nil)
+	want := []string{"connection refused", "401 Unauthorized", "<nil>", "connection refused", "<nil>"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -41,7 +41,8 @@ type Config struct {
 	Timeout    time.Duration // of one attempt; default 10 s
 
 	// OnTrouble is called once with an error when sending begins to fail, and once with nil when it
-	// works again. It must not block.
+	// works again. Meanwhile it is called with another error when the collector begins to refuse lines
+	// that it did not answer before, or the other way round. It must not block.
 	OnTrouble func(error)
 }
 
@@ -78,7 +79,7 @@ type Forwarder struct {
 	sender sender
 
 	sent, dropped, retries atomic.Uint64
-	failing                bool
+	trouble                trouble
 
 	stop     context.CancelFunc // ends the reading and the repeating of attempts
 	abort    context.CancelFunc // ends an attempt that is under way
@@ -96,6 +97,15 @@ type Forwarder struct {
 	known    uint64 // how many lines of all programs were read, or marked as lost
 	batch    batch  // lines that were read and neither sent nor given up
 }
+
+// trouble is what the last attempt has told of the collector.
+type trouble uint8
+
+const (
+	works    trouble = iota
+	away             // lines wait
+	refusing         // lines are dropped
+)
 
 // sender delivers a batch. An error that wraps errRefused is final. After other errors, the batch is
 // tried again, or what a progressError leaves of it.
@@ -400,7 +410,7 @@ type laterError struct {
 
 func (e *laterError) Unwrap() error { return e.error }
 
-// attempt sends once and reports the first failure and the recovery.
+// attempt sends once and reports a change of the trouble.
 func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	bounded, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
@@ -411,11 +421,17 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
 		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
-	failing := err != nil && !errors.As(err, &progress) // a slow collector is no trouble
-	if failing == f.failing {
+	now := works
+	switch {
+	case answered:
+		now = refusing
+	case err != nil && !errors.As(err, &progress): // a slow collector is no trouble
+		now = away
+	}
+	if now == f.trouble {
 		return err
 	}
-	if f.failing = failing; !failing {
+	if f.trouble = now; now == works {
 		f.cfg.OnTrouble(nil)
 		return err
 	}

@@ -340,6 +340,30 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// A collector that was away and then refuses lines is reported twice: lines wait first, and then they are
+// lost for another reason.
+func TestTroubleThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("away")
+		wrongToken, badLine := fmt.Errorf("%w: 401", errRefused), &partError{errors.New("rejected records: 1"), 1}
+		var said []error
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", BatchLines: 1, OnTrouble: func(err error) { said = append(said, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = &failing{from: time.Now(), errs: []error{away, away, wrongToken, badLine, away, nil}}
+		s := newSource(line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"))
+		f.Start(s)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		want := []error{away, wrongToken, away, nil}
+		if !slices.EqualFunc(said, want, errors.Is) {
+			t.Errorf("said %q, want %q", said, want)
+		}
+		f.Close(t.Context(), s)
+	})
+}
+
 // A collector that takes a part of a batch in each attempt gets the rest after the shortest pause, and
 // is no trouble.
 func TestProgress(t *testing.T) {
