@@ -83,7 +83,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	machine.print(out)
 	report := Report{Machine: machine}
-	peers := l.peers(o.peers)
+	peers, err := l.peers(o.peers)
+	if err != nil {
+		return err
+	}
 	for _, m := range measurements(o) {
 		if !strings.Contains(m.title, o.only) {
 			continue

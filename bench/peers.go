@@ -29,8 +29,8 @@ type peer struct {
 }
 
 // peers returns the floor, agentinit and the other peers that are installed. If names is not empty,
-// the other peers must also be named in it.
-func (l *lab) peers(names string) []peer {
+// it lists the other peers that are wanted.
+func (l *lab) peers(names string) ([]peer, error) {
 	all := []peer{
 		{name: floorName, setup: l.floor, capture: l.floorLog},
 		{name: ours, setup: l.agentinit, capture: l.agentinitLog, running: "RUNNING", status: func(dir string) []string {
@@ -39,12 +39,19 @@ func (l *lab) peers(names string) []peer {
 			return append([]string{filepath.Join(l.bin, "agentinit"), "--"}, child...)
 		}},
 	}
+	if names == "" {
+		return append(all, others()...), nil
+	}
+	wanted := strings.Split(names, ",")
 	for _, other := range others() {
-		if names == "" || slices.Contains(strings.Split(names, ","), other.name) {
-			all = append(all, other)
+		if i := slices.Index(wanted, other.name); i >= 0 {
+			all, wanted = append(all, other), slices.Delete(wanted, i, i+1)
 		}
 	}
-	return all
+	if len(wanted) > 0 {
+		return nil, fmt.Errorf("-peers: %s is not installed, or no peer; the peers are dinit, s6, runit, supervisord and tini", strings.Join(wanted, ","))
+	}
+	return all, nil
 }
 
 // others lists the other peers that are on PATH.
