@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -242,8 +243,9 @@ func (d *Directory) Remove(name string) error {
 
 // Entry is the result of Stat.
 type Entry struct {
-	Regular bool
-	Size    int64 // bytes
+	Regular  bool
+	Size     int64 // bytes
+	Modified time.Time
 }
 
 // Stat describes a file of the directory. It describes a symbolic link itself, not its target.
@@ -255,7 +257,7 @@ func (d *Directory) Stat(name string) (Entry, error) {
 	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return Entry{}, d.fail("stat", name, err)
 	}
-	return Entry{Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size}, nil
+	return Entry{Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size, Modified: time.Unix(st.Mtim.Unix())}, nil
 }
 
 // Sync makes the names in the directory survive a crash of the machine. Where the file system cannot sync

@@ -172,6 +172,50 @@ func TestTheAgeOfARotatedFile(t *testing.T) {
 	}
 }
 
+// After a clock that was ahead for one rotation, the names of all rotated files have a time to come. The age of
+// a file then counts from its last change.
+func TestTheAgeOfAFileWithATimeToCome(t *testing.T) {
+	now := time.Now()
+	a, _ := rotatedFiles(t, 0)
+	o := &Options{Backups: -1, MaxAge: time.Hour}
+	var names []string
+	for i, modified := range []time.Time{now.Add(time.Hour), now.Add(-2 * time.Hour), now.Add(-time.Minute)} {
+		name := a.path + "." + now.AddDate(10, 0, i).UTC().Format(rotated.Layout)
+		if err := errors.Join(os.WriteFile(name, []byte("line\n"), 0o600), os.Chtimes(name, modified, modified)); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	old, err := a.clean(o, 0, now)
+	left, _ := archives(t, a.path)
+	if want := []string{names[0], names[2]}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q; error %v", left, want, err)
+	}
+	if want := now.Add(-time.Minute + o.MaxAge); !old.Equal(want) {
+		t.Errorf("the next one is too old at %v, want %v", old, want)
+	}
+}
+
+// After a crash at the end of a compression, both forms of a file are one backup, and they go together.
+func TestBothFormsOfAFileAreOneBackup(t *testing.T) {
+	a, files := rotatedFiles(t, 3)
+	if err := os.WriteFile(files[2]+".gz", []byte("packed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for backups := 3; backups >= 0; backups-- {
+		var want []string
+		if backups > 0 {
+			want = append(slices.Clone(files[3-backups:]), files[2]+".gz")
+		}
+		if _, err := a.clean(&Options{Backups: backups}, 0, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if left, _ := filepath.Glob(a.path + ".*"); !slices.Equal(left, want) {
+			t.Errorf("backups = %d: left %q, want %q", backups, left, want)
+		}
+	}
+}
+
 // A crash during a compression leaves an unfinished file. The next compression replaces it. If there is
 // none, it goes with the file that it was made of.
 func TestAnUnfinishedCompressionLeavesNothing(t *testing.T) {

@@ -195,7 +195,7 @@ func (f *fileSink) logFiles(listed []archived, known []*covered, current *genera
 	for _, a := range listed {
 		path := uncompressed(a.path)
 		if n := len(files); n > 0 && files[n-1].path == path {
-			continue // a crash, or just now the compressor, has left both forms
+			continue // it is in both lists of listForReader, perhaps in two forms
 		}
 		c := byPath[path]
 		ours := c != nil || first != nil && !a.ended.Before(*first)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,9 +216,19 @@ func inDirectory(path string, f func(d *safeopen.Directory, base string) error) 
 
 // archived is a rotated file.
 type archived struct {
-	path  string
-	size  int64
-	ended time.Time // when it was rotated, as its name says: a compression makes a new file
+	path     string
+	size     int64
+	ended    time.Time // when it was rotated, as its name says: a compression makes a new file
+	modified time.Time
+}
+
+// since is when the age of the file begins. After a clock that was ahead for one rotation, all names have a
+// time to come (archive.shift), so the age of the file itself counts.
+func (f *archived) since(now time.Time) time.Time {
+	if f.ended.After(now) && f.modified.Before(f.ended) {
+		return f.modified
+	}
+	return f.ended
 }
 
 // clean first removes the files above the limits, so that they are not compressed in vain. Then it
@@ -231,7 +242,7 @@ func (a *archive) clean(o *Options, size int64, now time.Time) (old time.Time, e
 	}
 	files, err = prune(files, o, size, now)
 	for _, f := range files {
-		if due := f.ended.Add(o.MaxAge); o.MaxAge > 0 && (old.IsZero() || due.Before(old)) {
+		if due := f.since(now).Add(o.MaxAge); o.MaxAge > 0 && (old.IsZero() || due.Before(old)) {
 			old = due
 		}
 	}
@@ -272,7 +283,13 @@ func (a *archive) list() ([]archived, error) {
 			if err != nil {
 				return err
 			}
-			files = append(files, archived{filepath.Join(filepath.Dir(a.path), name), e.Size, ended})
+			path := filepath.Join(filepath.Dir(a.path), name)
+			if n := len(files); n > 0 && uncompressed(files[n-1].path) == uncompressed(path) {
+				// A crash has left both forms, or the compressor is about to remove the first one.
+				files[n-1].size += min(e.Size, math.MaxInt64-files[n-1].size)
+				continue
+			}
+			files = append(files, archived{path, e.Size, ended, e.Modified})
 		}
 		return nil
 	})
@@ -305,7 +322,7 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	}
 	for i, f := range files {
 		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
-		tooOld := o.MaxAge > 0 && now.Sub(f.ended) >= o.MaxAge
+		tooOld := o.MaxAge > 0 && now.Sub(f.since(now)) >= o.MaxAge
 		tooBig := o.TotalBytes > 0 && i < fits
 		if !tooMany && !tooOld && !tooBig {
 			kept = append(kept, f)
@@ -316,11 +333,13 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	return kept, err
 }
 
-// removeRotated removes a rotated file and what a compression of it has left that a crash interrupted.
+// removeRotated removes a rotated file in all its forms, also what a compression has left that a crash
+// interrupted.
 func removeRotated(d *safeopen.Directory, name string) error {
+	name = uncompressed(name)
 	errs := []error{removeIfThere(d, name)}
 	for _, c := range compressors {
-		errs = append(errs, removeIfThere(d, c.partOf(uncompressed(name))))
+		errs = append(errs, removeIfThere(d, name+c.suffix), removeIfThere(d, c.partOf(name)))
 	}
 	return errors.Join(errs...)
 }
