@@ -454,6 +454,34 @@ func TestNextRotation(t *testing.T) {
 	}
 }
 
+// Where the clock is put forward, a time of day can be missing, also midnight. The rotation comes then as
+// late as the clock is put forward, once, and never at a moment that is over already.
+func TestNextRotationAtATimeThatIsSkipped(t *testing.T) {
+	for _, c := range []struct{ zone, at, begun, want, next string }{
+		{"Europe/Berlin", "02:30", "2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"},
+		{"America/New_York", "02:30", "2026-03-08T05:00:00Z", "2026-03-08T07:30:00Z", "2026-03-09T06:30:00Z"},
+		{"America/Havana", "00:00", "2026-03-07T20:00:00Z", "2026-03-08T05:00:00Z", "2026-03-09T04:00:00Z"},
+		{"America/Havana", "00:00", "2026-03-08T04:10:00Z", "2026-03-08T05:00:00Z", "2026-03-09T04:00:00Z"}, // 23:10
+		{"America/Havana", "00:30", "2026-03-08T04:50:00Z", "2026-03-08T05:30:00Z", "2026-03-09T04:30:00Z"},
+		{"Australia/Lord_Howe", "02:15", "2026-10-03T00:00:00Z", "2026-10-03T15:45:00Z", "2026-10-04T15:15:00Z"}, // by half an hour
+		{"Pacific/Apia", "00:00", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"},        // a whole day
+	} {
+		zone, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Skip("no time zones here: ", err)
+		}
+		from, err := time.Parse(time.RFC3339, c.begun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		due := nextRotation(&Options{At: c.at}, from.In(zone))
+		next := nextRotation(&Options{At: c.at}, due)
+		if got := due.UTC().Format(time.RFC3339); got != c.want || next.UTC().Format(time.RFC3339) != c.next {
+			t.Errorf("%s in %s from %s: %s, then %s, want %s, then %s", c.at, c.zone, c.begun, got, next.UTC().Format(time.RFC3339), c.want, c.next)
+		}
+	}
+}
+
 func TestRotationByAge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	p := newPlane(t, Config{})

@@ -16,13 +16,18 @@ func nextRotation(o *Options, begun time.Time) (due time.Time) {
 	return due
 }
 
-// nextTimeOfDay returns the first such moment after t, in t's zone. If the clock skips that moment
-// on a day, it is what time.Date computes for it.
+// nextTimeOfDay returns the first such moment after t, in t's zone. If the clock skips that moment on a day, it is
+// as much later as the clock is put forward. So time.Date may compute it, or the moment as much earlier, which
+// can be over before that day begins: in some zones the clock skips midnight.
 func nextTimeOfDay(t time.Time, hour, minute int) time.Time {
-	year, month, day := t.Date()
-	due := time.Date(year, month, day, hour, minute, 0, 0, t.Location())
-	if !due.After(t) {
-		due = time.Date(year, month, day+1, hour, minute, 0, 0, t.Location())
+	for year, month, day := t.Date(); ; day++ {
+		due := time.Date(year, month, day, hour, minute, 0, 0, t.Location())
+		const most = 12 * 60 // minutes
+		if early := (hour*60 + minute - due.Hour()*60 - due.Minute() + 24*60) % (24 * 60); early < most {
+			due = due.Add(time.Duration(early) * time.Minute)
+		}
+		if due.After(t) {
+			return due
+		}
 	}
-	return due
 }
