@@ -29,7 +29,9 @@ func (b *box) openAudit() *audit.Log {
 		trouble(err)
 		path = ""
 	}
-	return audit.Open(path, trouble)
+	record := audit.Open(path, trouble)
+	record.SetMask(b.plane.Mask)
+	return record
 }
 
 // auditPath is how many bytes of a request's path are recorded.

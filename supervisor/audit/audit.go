@@ -101,6 +101,7 @@ type Peer struct {
 type Log struct {
 	path   string
 	report func(error)
+	mask   func(string) string // nil: no text is masked
 
 	mu      sync.Mutex
 	head    string // hash of the newest line
@@ -150,8 +151,34 @@ func Open(path string, report func(error)) *Log {
 	return l
 }
 
+// SetMask passes the action and the details of every entry through mask: what a caller asks for, such as a
+// command, may hold a secret. It must be called before the first Append.
+func (l *Log) SetMask(mask func(string) string) { l.mask = mask }
+
+// masked returns the entry without secrets. It does not change the given details.
+func (l *Log) masked(e Entry) Entry {
+	if l.mask == nil {
+		return e
+	}
+	e.Action = l.mask(e.Action)
+	if len(e.Details) == 0 {
+		return e
+	}
+	data, err := json.Marshal(e.Details)
+	text := l.mask(string(data))
+	if err != nil || text == string(data) {
+		return e
+	}
+	e.Details = nil
+	if err := json.Unmarshal([]byte(text), &e.Details); err != nil { // a part of an escape is masked too
+		e.Details = map[string]any{"masked": text}
+	}
+	return e
+}
+
 // Append records an entry; it sets Seq, Time and Prev. It does not wait for a disk.
 func (l *Log) Append(e Entry) {
+	e = l.masked(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.Seq, e.Time, e.Prev = l.seq+1, time.Now().UTC(), l.head

@@ -117,6 +117,41 @@ func TestEntryAsEncodingJSONWritesIt(t *testing.T) {
 	}
 }
 
+// What a caller asks for may hold a secret. The record keeps the rest of the details in their form, if that is
+// possible.
+func TestSecretsAreMasked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := open(t, path)
+	l.SetMask(func(text string) string {
+		return strings.NewReplacer("s3cret", "******", `nlong`, "*****").Replace(text)
+	})
+	details := map[string]any{"command": []string{"login", "s3cret"}, "rolling": true}
+	l.Append(Entry{Via: "socket", Action: "test", Details: details})
+	l.Append(Entry{Via: "http", Action: "POST /v1/s3cret", Outcome: "404"})
+	l.Append(Entry{Via: "socket", Action: "shutdown", Details: map[string]any{"reason": "too\nlong"}})
+	l.Flush()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"details":{"command":["login","******"],"rolling":true}`, `"action":"POST /v1/******"`, `"details":{"masked":"{\"reason\":\"too\\*****\"}"}`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "s3cret") {
+		t.Errorf("a secret is in\n%s", text)
+	}
+	if got := details["command"].([]string)[1]; got != "s3cret" {
+		t.Errorf("the caller's details became %q", got)
+	}
+	if r, err := l.Check(); err != nil || r.Problem != "" || r.Lines != 3 {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
 func TestALineIsBounded(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "audit.jsonl"))
 	for _, n := range []int{10, lineMost / 6, lineMost} {
