@@ -309,7 +309,9 @@ func (s *gapSource) next() (Line, bool) {
 		}
 	case s.final:
 		s.lines, _ = s.frame.last()
-		s.final, s.frame = false, framer{max: s.frame.max}
+		var further bool
+		s.lines.cut, further = s.goesOn()
+		s.final, s.frame = false, framer{max: s.frame.max, cont: s.lines.cut && further}
 	case s.lost != nil && s.file == nil:
 		mark := lost(s.program, s.kind, 1, "or more lost: "+s.lost.Error())
 		s.lost = nil
@@ -346,6 +348,22 @@ func (s *gapSource) read() {
 	s.off += int64(len(s.text))
 	s.ended = int64(len(s.text)) < want
 	s.final = s.ended || s.off == f.size || len(f.spans) > 0 && s.off == f.spans[0].off
+}
+
+// goesOn tells whether a line that the gap leaves unfinished goes on after it: in text that a ring has, or, if the
+// line is longer than max_line, in the next file. further says that the source reads on there.
+func (s *gapSource) goesOn() (cut, further bool) {
+	if len(s.lines.text) == 0 {
+		return false, false
+	}
+	if f := &s.files[0]; len(f.spans) > 0 && f.spans[0].off == s.off {
+		return true, false
+	}
+	if !s.ended || len(s.files) == 1 {
+		return false, false
+	}
+	next := &s.files[1]
+	return true, len(next.spans) == 0 || next.spans[0].off > 0
 }
 
 // unpackPerReader bounds how many compressed files a reader of gaps unpacks at once.

@@ -1072,3 +1072,34 @@ func TestRotatedFileOfTheFarFuture(t *testing.T) {
 		}
 	}
 }
+
+// A line longer than max_line may go on in the next file, or begin in text that a ring has forgotten. A reader of
+// the files gets it in parts, each marked but the last one.
+func TestPartsOfLongLinesInFilesAreMarked(t *testing.T) {
+	var text strings.Builder
+	for i := range 3000 {
+		text.WriteString(strings.Repeat(string(rune('a'+i%26)), i%7*40) + "\n")
+	}
+	for _, rate := range []Rate{{}, {Lines: 1_000_000}} { // through a pump, and through the queue
+		for _, compress := range []Compression{CompressNone, CompressGzip} {
+			p := newPlane(t, Config{RingBytes: 8 << 10})
+			path := filepath.Join(t.TempDir(), "log")
+			capture(t, p, Options{Program: "web", Path: path, MaxLine: 32, MaxBytes: 1000, Backups: -1, Rate: rate, Compress: compress}, text.String())
+			settle(t, p)
+			var got strings.Builder
+			for _, l := range all(p, Query{Files: true}) {
+				got.WriteString(l.Text)
+				if !l.Truncated {
+					got.WriteByte('\n')
+				}
+			}
+			if got.String() != text.String() {
+				at := 0
+				for got.String()[at] == text.String()[at] {
+					at++
+				}
+				t.Errorf("%+v, %q: another text from byte %d on: %.80q, want %.80q", rate, compress, at, got.String()[at:], text.String()[at:])
+			}
+		}
+	}
+}
