@@ -9,16 +9,26 @@ const fresh = time.Second
 // maxStrangers bounds how many processes without a program are remembered.
 const maxStrangers = 1024
 
-// resolve tells which run the process belongs to that had the pid at the time sent. A program may
-// send a message before its start has returned. So while a start is fresh, resolve checks a
-// stranger again after that start has returned. All other messages wait meanwhile. So a process
-// that is known to belong to no program (an agent's, a probe's) must not cause this wait again.
+// resolve tells which run the process belongs to that had the pid at the time sent.
 func (s *System) resolve(pid int, sent time.Time) (name string, run uint64, ok bool) {
+	r, _ := s.runOf(func() (uint64, bool) { return s.cfg.Owner.Sender(pid, sent) })
+	if r == nil {
+		return "", 0, false
+	}
+	return r.born.name, r.born.run, true
+}
+
+// runOf returns the run of a process that find finds. A program may send a message, or connect, before
+// its start has returned. So while a start is fresh, runOf checks a stranger again after that start has
+// returned. All other messages wait meanwhile. So a process that is known to belong to no program (an
+// agent's, a probe's) must not cause this wait again. ours tells whether the process descends from
+// agentinit, also if it is of no run.
+func (s *System) runOf(find func() (id uint64, ours bool)) (r *systemRun, ours bool) {
 	came := time.Now()
 	for {
-		id, ours := s.cfg.Owner.Sender(pid, sent)
+		id, ours := find()
 		if !ours {
-			return "", 0, false
+			return nil, false
 		}
 		s.mu.Lock()
 		r, left := s.byID[id], s.patience(id, came, time.Now())
@@ -31,17 +41,14 @@ func (s *System) resolve(pid int, sent time.Time) (name string, run uint64, ok b
 		}
 		answered := s.answered
 		s.mu.Unlock()
-		switch {
-		case r != nil:
-			return r.born.name, r.born.run, true
-		case left <= 0:
-			return "", 0, false
+		if r != nil || left <= 0 {
+			return r, true
 		}
 		select {
 		case <-answered:
 		case <-time.After(left):
 		case <-s.stop:
-			return "", 0, false
+			return nil, true
 		}
 	}
 }
@@ -81,8 +88,13 @@ func (s *System) nameOf(id uint64) string {
 // Owner tells to which program's tree a process belongs. The name is "" if the process descends
 // from agentinit but its program is not known.
 func (s *System) Owner(pid int) (name string, ok bool) {
-	id, ours := s.cfg.Owner.Owns(pid)
-	return s.nameOf(id), ours
+	r, ours := s.runOf(func() (uint64, bool) { return s.cfg.Owner.Owns(pid) })
+	if r == nil {
+		return "", ours
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.key.name, true
 }
 
 // Whose is like Owner. If the process has ended, so that nothing can be found out about it, gone is

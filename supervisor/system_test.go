@@ -302,7 +302,7 @@ func TestPatienceWithStrangers(t *testing.T) {
 	}
 }
 
-// A program may send a notification before its start has been answered.
+// A program may send a notification, or connect to the control socket, before its start has been answered.
 func TestRealResolve(t *testing.T) {
 	b := newRealBox(t, Config{})
 	sleeper := func() proc.Process {
@@ -327,10 +327,21 @@ func TestRealResolve(t *testing.T) {
 		name, run, ok := b.sys.resolve(pid, time.Time{})
 		got <- answer{name, run, ok}
 	}
+	go func() {
+		name, ok := b.sys.Owner(early.PID)
+		got <- answer{name, 3, ok}
+	}()
+	waitUntil(t, func() bool {
+		b.sys.mu.Lock()
+		defer b.sys.mu.Unlock()
+		return b.sys.answered != nil
+	})
 	go resolve(early.PID)
 	b.sys.register(r, true)
-	if a := <-got; a != (answer{"early", 3, true}) {
-		t.Errorf("%+v", a)
+	for range 2 {
+		if a := <-got; a != (answer{"early", 3, true}) {
+			t.Errorf("%+v", a)
+		}
 	}
 	for _, pid := range []int{stranger.PID, os.Getpid(), 1} {
 		go resolve(pid)
@@ -342,6 +353,15 @@ func TestRealResolve(t *testing.T) {
 	defer b.sys.mu.Unlock()
 	if !b.sys.strangers[stranger.ID] || b.sys.strangers[early.ID] || len(b.sys.starting) > 0 {
 		t.Errorf("strangers %v, starting %v", b.sys.strangers, b.sys.starting)
+	}
+}
+
+func waitUntil(t *testing.T, what func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !what(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not happen")
+		}
 	}
 }
 
