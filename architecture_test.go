@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "internal/sleep", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
-	"cmd/agentctl/supervisord": {"schema", "internal/escape", "internal/signame"},
+	"cmd/agentctl/supervisord": {"schema", "supervisor/control/supervisord", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame", "internal/sleep"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate", "internal/sleep"},
@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"supervisor/control/api":   {},
 	// The table of agentctl status, which the server renders too.
 	"supervisor/control/listing":     {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
-	"supervisor/control/supervisord": {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/signame"},
+	"supervisor/control/supervisord": {"supervisor/control/api", "supervisor/event", "supervisor/program", "internal/escape", "internal/signame"},
 	"supervisor/proc/filter":         {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.

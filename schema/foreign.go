@@ -190,7 +190,7 @@ var foreignSections = sync.OnceValue(func() map[string]string {
 		"unixhttpserver": `use supervisor.socket`,
 		"inethttpserver": `use supervisor.listen`,
 		"rpcinterface":   `drop it`,
-		"eventlistener":  `drop it: agentctl events --follow shows what happens`,
+		"eventlistener":  `use [programs.NAME] with command = ["agentctl", "listen", "--events", "PROCESS_STATE", "--", "COMMAND"]`,
 		"group":          `begin the names of the programs with the same word: agentctl restart "shop-*"`,
 		"fcgiprogram":    `use [programs.NAME]; the program opens its socket itself`,
 		"include":        `there is no include: write one manifest`,

@@ -159,8 +159,22 @@ func (l *loop) show(e *entry) {
 		Change: &event.Change{
 			From: before.State.String(), To: now.State.String(), PID: now.PID,
 			Ready: now.Ready, Completed: now.Completed, Reason: now.Reason,
+			PIDBefore: before.PID, FailedStarts: e.m.FailedStarts(), Exit: exitBetween(before, now),
 		},
 	})
+}
+
+// exitBetween tells how the run of the first status ended, if the change to the second one is its end.
+func exitBetween(before, now *Status) event.Exit {
+	switch {
+	case now.LastExit == before.LastExit || before.State == program.Stopping:
+		return ""
+	case before.State == program.Starting && !program.Ran(before.Spec, *now.LastExit):
+		return ""
+	case program.Expected(before.Spec, *now.LastExit):
+		return event.ExitExpected
+	}
+	return event.ExitUnexpected
 }
 
 // sameFacts tells whether the difference needs no event. The end of the leader during a stop needs

@@ -1,5 +1,6 @@
 // Command agentctl controls agentinit over its unix socket. It also works on manifests without a
-// running agentinit. It must never start or signal a process itself.
+// running agentinit. It must never start or signal a process itself; listen
+// becomes another one.
 package main
 
 import (
@@ -337,7 +338,7 @@ type verbs struct {
 func groups(c *cli) []verbs {
 	return []verbs{
 		{"See programs and the box", []*cobra.Command{
-			newStatus(c), newTop(c), newWhy(c), newLogs(c), newEvents(c), newCrash(c), newBoot(c), newMetrics(c), newAudit(c), newVersion(c),
+			newStatus(c), newTop(c), newWhy(c), newLogs(c), newEvents(c), newListen(c), newCrash(c), newBoot(c), newMetrics(c), newAudit(c), newVersion(c),
 		}},
 		{"Change programs and the box", []*cobra.Command{
 			newStart(c), newStop(c), newRestart(c), newRun(c), newSignal(c), newApply(c), newLogLevel(c), newShutdown(c),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/internal/ijson"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -235,6 +236,37 @@ func decodeEvents(q url.Values, boot string) (since uint64, follow bool, err err
 	}
 	follow, err = boolParam(q, "follow")
 	return since, follow, err
+}
+
+func decodeListen(q url.Values) (api.ListenQuery, error) {
+	out := api.ListenQuery{Pool: q.Get("pool"), Buffer: supervisord.DefaultBuffer}
+	for _, list := range q["events"] {
+		for name := range strings.SplitSeq(list, ",") {
+			if name = strings.TrimSpace(name); name == "" {
+				continue
+			}
+			if err := supervisord.CheckEvent(name); err != nil {
+				return out, api.Errorf(api.CodeBadRequest, "%v", err)
+			}
+			out.Events = append(out.Events, name)
+		}
+	}
+	if len(out.Events) == 0 {
+		return out, api.Errorf(api.CodeBadRequest, "name the events to listen to, such as PROCESS_STATE")
+	}
+	if v := q.Get("buffer"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > supervisord.MaxBuffer {
+			return out, api.Errorf(api.CodeBadRequest, "buffer must be a number from 1 to %d, not %q", supervisord.MaxBuffer, v)
+		}
+		out.Buffer = n
+	}
+	if out.Pool != "" {
+		if err := supervisord.CheckPool(out.Pool); err != nil {
+			return out, api.Errorf(api.CodeBadRequest, "%v", err)
+		}
+	}
+	return out, nil
 }
 
 func decodeWait(q url.Values) (api.WaitQuery, error) {

@@ -225,6 +225,45 @@ func TestGuestsCannotKeepOthersOut(t *testing.T) {
 	must(t, err)
 }
 
+// Programs have few event listeners at once, each of which may stay for ever and never be ready. One that
+// ends its side, or breaks the protocol, frees its place.
+func TestProgramsHaveFewEventListeners(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	var operator atomic.Bool
+	b.Owners = func(int) (string, bool) { return "web", !operator.Load() }
+	c := dial(t, b.Own())
+	listen := func() (*net.UnixConn, error) {
+		return c.Listen(t.Context(), api.ListenQuery{Events: []string{"EVENT"}})
+	}
+	var all []*net.UnixConn
+	for range 16 {
+		conn, err := listen()
+		must(t, err)
+		defer conn.Close()
+		all = append(all, conn)
+	}
+	_, err := listen()
+	code(t, err, api.CodeBusy)
+	for i, end := range []func(*net.UnixConn) error{(*net.UnixConn).CloseWrite, func(c *net.UnixConn) error {
+		_, err := io.WriteString(c, strings.Repeat("x", 1<<20))
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) { // the server reads only the beginning
+			return nil
+		}
+		return err
+	}} {
+		must(t, end(all[i]))
+		if n, err := all[i].Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Errorf("listener %d got something", i)
+		}
+	}
+	operator.Store(true) // an operator is not counted
+	conn, err := listen()
+	must(t, err)
+	must(t, conn.Close())
+	_, err = c.Status(t.Context())
+	must(t, err)
+}
+
 // TestPassedDescriptorsHoldNothingUp fills all connections with requests that pass a descriptor
 // whose close waits. Some are read, and the others are closed without being read.
 func TestPassedDescriptorsHoldNothingUp(t *testing.T) {

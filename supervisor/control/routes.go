@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -24,9 +23,9 @@ type route struct {
 
 	reply  func(*Server, *http.Request) (any, error)
 	stream func(*Server, *http.Request, *lines) error
-	// upgrade takes over the connection after the peer has asked for Protocol.
-	upgrade  func(*Server, context.Context, io.ReadWriteCloser) error
-	ready    func(*Server) error // nil if upgrade can always be served
+	// upgrade returns what takes over the connection of a peer that has asked for Protocol, and closes it
+	// at the end. Or it refuses the request.
+	upgrade  func(*Server, *http.Request) (serve func(io.ReadWriteCloser) error, refused error)
 	Protocol string
 	// probe: Config.Probes serves it.
 	probe bool
@@ -95,6 +94,12 @@ func routes() []route {
 				{Name: "since", Type: "string", Doc: "only events after this number, or after the event with this id; after an id of an earlier boot: all that are held"},
 				{Name: "follow", Type: "boolean", Doc: "go on with events as they come"}},
 			Doc: "Events as JSON lines; a Lagged event stands for lost ones."},
+		{Method: "GET", Path: "/v1/listen", Access: Read, upgrade: listenEvents, place: listenPlace, Protocol: api.ListenProtocol,
+			Query: []param{
+				{Name: "events", Type: "string", Repeated: true, Doc: "name of an event of supervisord, such as PROCESS_STATE, or several with commas between them"},
+				{Name: "buffer", Type: "integer", Doc: "how many events wait for the listener at most, 1 to 1000; 10 without"},
+				{Name: "pool", Type: "string", Doc: "name of the pool; without it, the name of the program in the manifest"}},
+			Doc: "Become an event listener of supervisord: the connection changes to its protocol, standard input and output in one."},
 		{Method: "GET", Path: "/v1/wait", Access: Read, reply: getWait, Reply: api.WaitResult{},
 			Query: []param{manyNames,
 				{Name: "for", Type: "string", Doc: api.ForAny},
@@ -126,7 +131,7 @@ func routes() []route {
 			Doc:   "Who asked for what, as JSON lines, each with the hash of the one before: the newest entries."},
 		{Method: "GET", Path: "/v1/audit/check", Access: Read, reply: getAuditCheck, Reply: api.AuditReport{},
 			Doc: "Whether the file of that record is as it was written."},
-		{Method: "POST", Path: "/v1/bridge", Access: Write, upgrade: attachBridge, ready: bridgeReady, Protocol: api.BridgeProtocol,
+		{Method: "POST", Path: "/v1/bridge", Access: Write, upgrade: attachBridge, Protocol: api.BridgeProtocol,
 			Doc: "Become the orchestrator's host: the connection changes to JSON-RPC 2.0 lines."},
 		{Method: "POST", Path: "/v1/shutdown", Access: Write, reply: postShutdown, Body: api.ShutdownRequest{}, Reply: api.Accepted{},
 			Doc: "Stop everything and exit; answers at once."},

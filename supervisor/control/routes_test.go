@@ -247,6 +247,49 @@ func TestContract(t *testing.T) {
 				}
 			}
 		},
+		"GET /v1/listen": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			conn, err := c.Listen(t.Context(), api.ListenQuery{Events: []string{"SUPERVISOR_STATE_CHANGE", "PROCESS_STATE_FATAL"}, Buffer: 5, Pool: "mine"})
+			must(t, err)
+			defer conn.Close()
+			for serial, e := range []string{event.ProgramsStarted, event.ShutdownStarted} {
+				_, err = io.WriteString(conn, "READY\n")
+				must(t, err)
+				if serial == 0 {
+					b.Bus.Publish(event.Event{Name: e})
+					b.Bus.Publish(event.Event{Name: event.ShutdownStarted})
+				}
+				got, err := bufio.NewReader(conn).ReadString('\n')
+				must(t, err)
+				name := []string{"RUNNING", "STOPPING"}[serial]
+				equal(t, got, fmt.Sprintf("ver:3.0 server:agentinit serial:%d pool:mine poolserial:%[1]d eventname:SUPERVISOR_STATE_CHANGE_%s len:0\n", serial, name))
+				_, err = io.WriteString(conn, "RESULT 2\nOK")
+				must(t, err)
+			}
+			_, err = io.WriteString(conn, "RESULT 999999999\n")
+			must(t, err)
+			_, err = conn.Read(make([]byte, 1))
+			if !errors.Is(err, io.EOF) {
+				t.Fatalf("after a violation: %v", err)
+			}
+			for w := b.Bus.Watch(0); ; {
+				e, err := w.Next(t.Context())
+				must(t, err)
+				if e.Name == control.EventUpgradeEnded {
+					equal(t, e.Level, event.Warn)
+					break
+				}
+			}
+			for _, q := range []api.ListenQuery{
+				{}, {Events: []string{" , "}}, {Events: []string{"PROCESS_STATE", "PROCESS_LOG"}}, {Events: []string{"TICK"}, Buffer: -1},
+				{Events: []string{"TICK"}, Buffer: 1001}, {Events: []string{"TICK"}, Pool: "a b"},
+			} {
+				_, err := c.Listen(t.Context(), q)
+				code(t, err, api.CodeBadRequest)
+			}
+			conn, err = c.Listen(t.Context(), api.ListenQuery{Events: []string{"TICK_5, TICK_60", "EVENT"}, Buffer: 1000})
+			must(t, err)
+			must(t, conn.Close())
+		},
 		"POST /v1/shutdown": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
 			equal(t, b.Shutdowns(), []string{"test"})

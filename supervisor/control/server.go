@@ -29,6 +29,9 @@ const (
 	EventSocketLost = "ControlSocketLost"
 	// EventUpgradeEnded: a connection that had changed its protocol has ended.
 	EventUpgradeEnded = "ControlUpgradeEnded"
+	// EventListenerBehind: a pool of event listeners has dropped its oldest event, the first one since the
+	// pool was last empty.
+	EventListenerBehind = "ControlListenerBehind"
 )
 
 // stage is the part of the box in control's events.
@@ -48,6 +51,10 @@ type Server struct {
 
 	logGuests guestPlaces // for answers of logs: one that nobody reads keeps a line in memory
 	rpcGuests guestPlaces // for calls of XML-RPC: each takes megabytes until its answer is sent
+
+	listenGuests guestPlaces
+	listeners    listeners
+	ended        event.Throttle // for connections of peers that may only read
 }
 
 // New returns a server for the route table. The table is built at the first request, so that a box
@@ -57,7 +64,9 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond(),
 		logGuests: newGuestPlaces(cfg.Limits.LogGuests), rpcGuests: newGuestPlaces(maxRPCGuests),
+		listenGuests: newGuestPlaces(maxListeners),
 	}
+	s.listeners.s = s
 	s.mux = sync.OnceValue(s.layOut)
 	return s
 }

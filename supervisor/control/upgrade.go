@@ -20,30 +20,29 @@ type Bridge interface {
 	Attach(ctx context.Context, conn io.ReadWriteCloser) error
 }
 
-func bridgeReady(s *Server) error {
+func attachBridge(s *Server, r *http.Request) (func(io.ReadWriteCloser) error, error) {
 	if s.cfg.Bridge == nil {
 		e := unsupported("bridge")
 		e.Hint = `the manifest's adapters.orchestrator must be "stdio-bridge"`
-		return e
+		return nil, e
 	}
-	return nil
-}
-
-func attachBridge(s *Server, ctx context.Context, conn io.ReadWriteCloser) error {
-	return s.cfg.Bridge.Attach(ctx, conn)
+	return func(conn io.ReadWriteCloser) error { return s.cfg.Bridge.Attach(r.Context(), conn) }, nil
 }
 
 // serveUpgrade hands the connection over after status 101 (RFC 9110, 7.8). The connection counts as
 // a connection until it is closed, and ends with the server.
 func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) {
-	s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
+	if rt.Access == Write {
+		s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
+	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), rt.Protocol) {
 		e := api.Errorf(api.CodeBadRequest, "this route changes the protocol of the connection")
 		e.Hint = "ask with Connection: Upgrade and Upgrade: " + rt.Protocol
 		s.fail(w, e)
 		return
 	}
-	if err := rt.ready(s); err != nil {
+	serve, err := rt.upgrade(s, r)
+	if err != nil {
 		s.fail(w, asProblem(err))
 		return
 	}
@@ -61,12 +60,18 @@ func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) 
 	}
 	fields := peerFields(peerOf(r.Context()))
 	fields["route"] = r.Pattern
-	if err := rt.upgrade(s, r.Context(), &upgraded{conn, buffered.Reader}); err != nil {
-		fields["error"] = err.Error()
-		s.publish(event.Warn, EventUpgradeEnded, fields)
-		return
+	level := event.Info
+	if err := serve(&upgraded{conn, buffered.Reader}); err != nil {
+		level, fields["error"] = event.Warn, err.Error()
 	}
-	s.publish(event.Info, EventUpgradeEnded, fields)
+	if rt.Access < Write { // then any program can end connections without pause
+		n, ok := s.ended.Pass(time.Now())
+		if !ok {
+			return
+		}
+		fields["suppressed"] = n
+	}
+	s.publish(level, EventUpgradeEnded, fields)
 }
 
 // switchOver answers 101 and removes the deadlines of HTTP.

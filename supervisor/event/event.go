@@ -71,7 +71,23 @@ type Change struct {
 	Ready     bool   `json:"ready"`
 	Completed bool   `json:"completed,omitempty"`
 	Reason    string `json:"reason,omitempty"`
+
+	// The rest is not written as JSON: only supervisord's events, which are made inside agentinit, need it.
+
+	PIDBefore    int  `json:"-"` // the pid before the change
+	FailedStarts int  `json:"-"` // in a row, since the program was last RUNNING
+	Exit         Exit `json:"-"`
 }
+
+// Exit says that a change is the end of a run that had been RUNNING and was not stopped. Its zero value
+// means another change.
+type Exit string
+
+// The kinds of exit.
+const (
+	ExitExpected   Exit = "expected" // by the specification
+	ExitUnexpected Exit = "unexpected"
+)
 
 // Event is one thing that happened. It is immutable once published: neither the
 // publisher nor a reader may change Fields or Change.

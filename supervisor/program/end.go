@@ -68,7 +68,7 @@ func (t *transition) endedStarting(exit Exit) {
 		t.failOneshot(exit.String())
 	case len(t.spec.Readiness.Probes) > 0:
 		t.failStart(fmt.Sprintf("%s after %s, before it was ready", exit.String(), after))
-	case exit.Lived >= t.spec.RunningAfter:
+	case Ran(t.spec, exit):
 		// The event Began may come late. Then the program ended before the loop could have called
 		// it RUNNING.
 		t.RunningAt = t.now
@@ -106,6 +106,12 @@ func (t *transition) endedRunning(exit Exit) {
 	default:
 		t.rest(Exited, exit.String()+"; not restarted (restart = \"never\")")
 	}
+}
+
+// Ran tells whether a run that ended while it was STARTING counts as one that was RUNNING. For a run that
+// should end, each end counts, expected or not.
+func Ran(s *Spec, exit Exit) bool {
+	return s.Type != Service || len(s.Readiness.Probes) == 0 && exit.Lived >= s.RunningAfter
 }
 
 // Expected tells whether the exit is one that the specification calls expected.

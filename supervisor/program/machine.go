@@ -148,6 +148,14 @@ func (m Machine) Stopping() (why string, on bool) {
 	return m.cause, m.State == Stopping
 }
 
+// FailedStarts is how many starts in a row have failed since the program was last RUNNING.
+func (m Machine) FailedStarts() int {
+	if m.spec.StartRetries >= 0 {
+		return m.failures
+	}
+	return m.missed
+}
+
 // Hook is the hook that runs, if the next step waits for its end.
 func (m Machine) Hook() HookKind { return m.hook }
 

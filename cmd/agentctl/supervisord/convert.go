@@ -107,6 +107,8 @@ func (c *converter) convert(s *section) error {
 	switch kind {
 	case "program":
 		return c.program(s, strings.TrimSpace(name))
+	case "eventlistener":
+		return c.eventListener(s, strings.TrimSpace(name))
 	case "supervisord", "include", "supervisorctl":
 		return nil
 	case "unix_http_server":
@@ -126,17 +128,20 @@ func (c *converter) convert(s *section) error {
 	case "inet_http_server":
 		c.check("[%s] is not converted: [supervisor] console = true is the web console at supervisor.listen", s.name)
 		return nil
-	case "eventlistener":
-		c.check("[%s] is not converted: agentctl events -f --json prints events; essential = true or on_fatal = \"shutdown\" in a program ends the box", s.name)
 	case "fcgi-program":
 		c.check("[%s] is not converted: agentinit passes no socket to a program; the program must open its socket itself", s.name)
 	default:
 		c.check("[%s] is not converted: it has no equal", s.name)
 	}
+	c.quote(s)
+	return nil
+}
+
+// quote writes the keys of a section that is not converted.
+func (c *converter) quote(s *section) {
 	for _, e := range s.entries {
 		c.remark(escape.Line(e.key+" = "+e.value, 400))
 	}
-	return nil
 }
 
 // socket names each key that lets users other than root control supervisord.
@@ -190,8 +195,9 @@ type table struct {
 	c *converter
 	*section
 	scope
-	read map[string]bool
-	err  error
+	read     map[string]bool
+	listener bool // the section is an event listener
+	err      error
 }
 
 func (c *converter) table(s *section) *table {
@@ -360,6 +366,7 @@ func (c *converter) program(s *section, name string) error {
 	c.header("programs", lower)
 	t := c.table(s)
 	t.program, t.group, t.numprocs = marked(name), marked(name), 1
+	t.listener = strings.HasPrefix(s.name, "eventlistener:")
 	own := c.groups[name]
 	if own != nil {
 		t.group = marked(own.name)
@@ -369,7 +376,11 @@ func (c *converter) program(s *section, name string) error {
 		t.numprocs = instances
 	}
 	t.first, _ = t.integer("numprocs_start", 0, math.MaxInt32)
-	t.command()
+	var before []any
+	if t.listener {
+		before = t.listens()
+	}
+	t.command(before)
 	t.restarts()
 	t.stop(t.order(own))
 	t.account()
@@ -389,7 +400,8 @@ func (c *converter) program(s *section, name string) error {
 	return t.err
 }
 
-func (t *table) command() {
+// command writes the command, behind other words.
+func (t *table) command(argv []any) {
 	t.variables = false
 	text, ok := t.text("command")
 	words, err := splitWords(text)
@@ -404,9 +416,8 @@ func (t *table) command() {
 	if t.variables && strings.Contains(t.byKey["command"].value, "ENV_") {
 		t.c.check("supervisord split the values of variables in the command into words; each is part of one word now. If a value has several words, write each as an argument of its own")
 	}
-	argv := make([]any, len(words))
-	for i, w := range words {
-		argv[i] = written(w)
+	for _, w := range words {
+		argv = append(argv, written(w))
 	}
 	t.c.key("command", argv)
 	if t.numprocs > 1 {
@@ -470,6 +481,9 @@ func (t *table) order(own *group) int64 {
 		priority, ok = own.priority, true
 	}
 	switch {
+	case !ok && t.listener: // -1 in supervisord: it starts before the others and stops after them
+		priority = 0
+		t.c.key("priority", priority)
 	case !ok:
 		priority = 999
 	case priority < 0 || priority > 1e6:

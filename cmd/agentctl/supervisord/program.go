@@ -122,6 +122,9 @@ func (t *table) logs(name string) {
 	limits := t.rotation("stdout")
 	errTo, errPath := t.logFile("stderr_logfile")
 	errLimits := t.rotation("stderr")
+	if t.listener { // standard output is a connection
+		to, path, limits = errTo, errPath, errLimits
+	}
 	for _, key := range []string{"stdout_syslog", "stderr_syslog"} {
 		if on, _ := t.boolean(key); on {
 			t.toSyslog()

@@ -129,7 +129,19 @@ func TestConversions(t *testing.T) {
 		"the box": {"[supervisord]\nnodaemon=true\nuser=nobody\numask=027\ndirectory=/srv\nminfds=65536\nminprocs=500\nloglevel=critical\nlogfile=/dev/null\nstrip_ansi=true\n" + sleep,
 			[]string{`user = "nobody"`, `umask = "027"`, `directory = "/srv"`, "nofile = 65536", `level = "error"`}, 3},
 		"root":     {"[supervisord]\nuser=root\nloglevel=blather\n" + sleep, []string{"!user = \"root\"", `level = "trace"`}, 0},
-		"no equal": {"[supervisord]\n[unix_http_server]\nfile=/s\n[inet_http_server]\nport=1\n[supervisorctl]\n[rpcinterface:supervisor]\n[rpcinterface:x]\n[eventlistener:e]\ncommand=e\n\tf\n[fcgi-program:f]\ncommand=f", []string{"# command = e f", "!command"}, 4},
+		"no equal": {"[supervisord]\n[unix_http_server]\nfile=/s\n[inet_http_server]\nport=1\n[supervisorctl]\n[rpcinterface:supervisor]\n[rpcinterface:x]\n[eventlistener:e]\ncommand=e\n\tf\nevents=process_log\n[fcgi-program:f]\ncommand=f", []string{"# command = e f", "!command"}, 4},
+		"an event listener": {sleep + "[eventlistener:Mail]\ncommand=crashmail -m \"a b\"\nevents=PROCESS_STATE_EXITED, tick_60",
+			[]string{"[programs.mail]", `command = ["agentctl", "listen", "--events", "PROCESS_STATE_EXITED,TICK_60", "--", "crashmail", "-m", "a b"]`, "priority = 0", `barrier = "none"`, "!logs",
+				`# CHECK: if the event listener changes the box, as memmon does, it needs control = true; if it only ends the box, drop it: essential = true or on_fatal = "shutdown" in a program does that`}, 1},
+		"a pool of listeners": {"[supervisord]\n[eventlistener:e]\ncommand=e\nevents=EVENT\nbuffer_size=5000\nnumprocs=2\nprocess_name=%(process_num)d\npriority=5\nautorestart=true\nuser=www\n" +
+			"result_handler=a:b\nstdout_logfile=/l/o\nstdout_logfile_maxbytes=1\nstderr_logfile=/l/e\nstderr_logfile_maxbytes=2",
+			[]string{`command = ["agentctl", "listen", "--events", "EVENT", "--buffer", "1000", "--", "e"]`, "instances = 2", "priority = 5", `restart = "always"`, `user = "www"`,
+				`logs = { max_bytes = "2", path = "/l/e-${INSTANCE}" }`, "# CHECK: buffer_size = 5000: the most is 1000",
+				"# CHECK: result_handler = a:b: agentinit runs no Python code; each result but OK means that the event was rejected",
+				"# CHECK: stdout_logfile = /l/o: standard output of an event listener is for the protocol alone and goes to no log"}, 6},
+		"the usual buffer":    {"[supervisord]\n[eventlistener:e]\ncommand=e\nevents=TICK_5\nbuffer_size=10\nresult_handler=supervisor.dispatchers:default_handler", []string{`command = ["agentctl", "listen", "--events", "TICK_5", "--", "e"]`}, 1},
+		"some events":         {"[supervisord]\n[eventlistener:e]\ncommand=e\nevents=TICK_5,REMOTE_COMMUNICATION", []string{`command = ["agentctl", "listen", "--events", "TICK_5", "--", "e"]`, "# CHECK: events: REMOTE_COMMUNICATION: agentinit has no such event; there is no sendRemoteCommEvent"}, 2},
+		"events of variables": {sleep + "[eventlistener:e]\ncommand=e\nevents=%(ENV_X)s", []string{"# CHECK: [eventlistener:e] is not converted: its events depend on a variable"}, 2},
 		"nginx and PHP": {"[supervisord]\nnodaemon=true\nuser=root\nlogfile=/dev/stdout\nlogfile_maxbytes=0\npidfile=/run/s.pid\n\n" +
 			"[program:php-fpm]\ncommand=php-fpm -F\nautorestart=true\nstdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\nstderr_logfile=/dev/stderr\nstderr_logfile_maxbytes=0\npriority=5\n\n" +
 			"[program:nginx]\ncommand = nginx -g \"daemon off;\"\nstopsignal=QUIT\npriority=10\n",
@@ -211,6 +223,11 @@ func TestRefused(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
 		{"", "s.conf:1: the file has neither [supervisord] nor a [program:NAME]; name a supervisord.conf"},
 		{"a=1", "s.conf:1: a line comes before the first [section]; name a supervisord.conf, which is an INI file"},
+		{a + "[eventlistener:e]\ncommand=e\nevents=TICK_5\nredirect_stderr=true", `s.conf:6: [eventlistener:e] redirect_stderr = "true": supervisord refuses it in an event listener; drop it: standard output is for the protocol alone`},
+		{a + "[eventlistener:e]\ncommand=e", "s.conf:3: [eventlistener:e] the event listener names no event; write events=PROCESS_STATE, or the events that it needs"},
+		{a + "[eventlistener:e]\ncommand=e\nevents=TICK_7", `s.conf:5: [eventlistener:e] events = "TICK_7": supervisord has no event "TICK_7"; PROCESS_STATE and TICK_60 are two; write names of supervisord's events with commas between them`},
+		{a + "[eventlistener:e]\ncommand=e\nevents=TICK_5\nbuffer_size=0", `s.conf:6: [eventlistener:e] buffer_size = "0": it is no whole number that is allowed here; write a number from 1 to 2147483647`},
+		{a + "[eventlistener:a]\ncommand=e\nevents=TICK_5", "s.conf:3: [eventlistener:a] the program has the same name as [program:a] at s.conf:1, because names are in lower case; rename one of the two"},
 		{"[x]\n\xff", "s.conf:2: the file is not UTF-8; convert it first, for example with iconv"},
 		{"[x]\na=\x00", "s.conf:2: the file has a NUL byte; name a text file"},
 		{"[program:a]\nfoo", "s.conf:2: [program:a] a line is no key with a value; write KEY=VALUE, or indent a line that continues a value"},
@@ -262,6 +279,7 @@ func FuzzConvert(f *testing.F) {
 		"[supervisord]\nenvironment=A=1\nminfds=9999\n[program:a]\ncommand=a $%(ENV_B)s '%%' \\\n numprocs=2\nstdout_logfile=/l\n",
 		"[group:g]\nprograms=a\n[program:a]\ncommand:b\nprocess_name=%(process_num)099d\nstopsignal=INT\nenvironment=A=\"\\\"\",B=''\n",
 		"[include]\nfiles=*\n[eventlistener:x]\ncommand=\x1b[0m\u2028\n",
+		"[eventlistener:x]\ncommand=a\nevents=TICK_5,process_log\nbuffer_size=2\n[eventlistener:y]\nevents=PROCESS_LOG\n",
 	} {
 		f.Add([]byte(seed))
 	}

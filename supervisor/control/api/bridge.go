@@ -37,28 +37,37 @@ var _ io.ReadWriteCloser = (*BridgeConn)(nil)
 // Bridge becomes the host of the box's orchestrator. CodeUnsupported says that
 // the box has no bridge. The caller closes the connection.
 func (c *Client) Bridge(ctx context.Context) (*BridgeConn, error) {
-	conn, err := c.dial(ctx)
+	conn, r, err := c.upgrade(ctx, http.MethodPost, "/v1/bridge", BridgeProtocol)
 	if err != nil {
-		return nil, c.lost(ctx, err)
-	}
-	b, err := c.upgrade(ctx, conn)
-	if err != nil {
-		conn.Close()
 		return nil, err
 	}
-	return b, nil
+	return &BridgeConn{conn, r}, nil
 }
 
-func (c *Client) upgrade(ctx context.Context, conn net.Conn) (*BridgeConn, error) {
+// upgrade changes the protocol of a connection. The reader may already hold bytes of the new protocol.
+func (c *Client) upgrade(ctx context.Context, method, target, protocol string) (net.Conn, *bufio.Reader, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, nil, c.lost(ctx, err)
+	}
+	r, err := c.switchOver(ctx, conn, method, target, protocol)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, r, nil
+}
+
+func (c *Client) switchOver(ctx context.Context, conn net.Conn, method, target, protocol string) (*bufio.Reader, error) {
 	if err := conn.SetDeadline(time.Now().Add(quickTimeout)); err != nil {
 		return nil, c.lost(ctx, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agentinit/v1/bridge", nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://agentinit"+target, nil)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", BridgeProtocol)
+	req.Header.Set("Upgrade", protocol)
 	if err := req.Write(conn); err != nil {
 		return nil, c.lost(ctx, err)
 	}
@@ -77,5 +86,5 @@ func (c *Client) upgrade(ctx context.Context, conn net.Conn) (*BridgeConn, error
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, c.lost(ctx, fmt.Errorf("cannot remove the deadline: %w", err))
 	}
-	return &BridgeConn{conn, r}, nil
+	return r, nil
 }

@@ -20,6 +20,9 @@ import (
 // versionOfInterface is what supervisorctl compares with its own version of the interface.
 const versionOfInterface = "3.0"
 
+// serverName is the name of the supervisor, in calls and in events.
+const serverName = "agentinit"
+
 // Limits of one request. The caller bounds its body.
 const (
 	maxCalls  = 100       // in a system.multicall
@@ -154,7 +157,7 @@ func typeOf(v any) string {
 
 func apiVersion(session, []any) (any, error) { return versionOfInterface, nil }
 
-func identification(session, []any) (any, error) { return "agentinit", nil }
+func identification(session, []any) (any, error) { return serverName, nil }
 
 func (s session) version([]any) (any, error) {
 	v, err := s.box.Version(s.ctx)

@@ -1,9 +1,10 @@
 // Package supervisord answers as supervisord 4 does: it has that program's names, states and
-// descriptions of programs, and its XML-RPC interface (http://supervisord.org/api.html). With it,
-// the supervisorctl of supervisord and scripts that use XML-RPC work with agentinit.
+// descriptions of programs, its XML-RPC interface (http://supervisord.org/api.html), and its events with
+// the protocol of event listeners (http://supervisord.org/events.html). With it, the supervisorctl of
+// supervisord, scripts that use XML-RPC, and event listeners work with agentinit.
 //
-// It knows agentinit only through the control API, and must not decide about rights: the API does so
-// for each request.
+// It knows agentinit only through the control API and the events, and must not decide about rights: the
+// API does so for each request.
 package supervisord
 
 import (
