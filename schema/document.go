@@ -25,6 +25,7 @@ type Document struct {
 	raw   map[string]any
 	marks *mark
 	lines []uint32 // offset of the first byte of each line
+	chars []uint32 // number of characters before each stride of the text
 	// text is kept for the formatter and for checksums.
 	text []byte
 
@@ -51,8 +52,8 @@ type mark struct {
 	items    []*mark
 }
 
-// Position is a place in the text. Line and Column count from 1, and Column counts bytes. The zero
-// Position means that there is no place.
+// Position is a place in the text. Line and Column count from 1, and Column counts characters (code
+// points). The zero Position means that there is no place.
 type Position struct{ Line, Column int }
 
 // Parse reads TOML 1.0. If the text is valid, the finding is nil; otherwise it is an E000. MaxBytes
@@ -62,7 +63,7 @@ func Parse(name string, data []byte) (*Document, *Finding) {
 	if len(data) > MaxBytes {
 		return nil, unreadable(name, Position{}, "the manifest has more than 16 MiB")
 	}
-	d.lines = lineStarts(data)
+	d.index()
 	if p := lex(data); p != nil {
 		return nil, d.otherFormat(unreadable(name, d.at(uint32(p.offset)), p.cause))
 	}
@@ -104,25 +105,25 @@ func Unreadable(name string, err error) Finding {
 
 func (d *Document) refused(err error) *Finding {
 	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
-		line, col := bad.Position()
-		message := d.wholeCharacter(strings.TrimPrefix(bad.Error(), "toml: "), line, col)
+		line, col := bad.Position() // col counts bytes
+		message, at := strings.TrimPrefix(bad.Error(), "toml: "), Position{line, col}
+		if line >= 1 && line <= len(d.lines) && col >= 1 {
+			offset := min(int(d.lines[line-1])+col-1, len(d.text))
+			message, at = wholeCharacter(message, d.text[offset:]), d.at(uint32(offset))
+		}
 		if strings.Contains(message, "strconv.ParseFloat") {
 			message = "the number is too large for a float" // the library names its own function
 		}
-		f := unreadable(d.Name, Position{line, col}, message)
+		f := unreadable(d.Name, at, message)
 		f.Hint = syntaxHint(message)
 		return f
 	}
 	return unreadable(d.Name, Position{}, strings.TrimPrefix(err.Error(), "toml: "))
 }
 
-// wholeCharacter corrects a message about a character outside ASCII: the library names only the first
-// byte of it, so that “ is shown as â.
-func (d *Document) wholeCharacter(message string, line, col int) string {
-	if line < 1 || line > len(d.lines) || col < 1 {
-		return message
-	}
-	rest := d.text[min(int(d.lines[line-1])+col-1, len(d.text)):]
+// wholeCharacter corrects a message about a character outside ASCII, the first of rest: the library names
+// only the first byte of it, so that “ is shown as â.
+func wholeCharacter(message string, rest []byte) string {
 	rest = bytes.TrimPrefix(rest, []byte(`\`)) // an escape is marked from its backslash on
 	if r, n := utf8.DecodeRune(rest); n > 1 {
 		return strings.Replace(message, fmt.Sprintf("%#U", rest[0]), fmt.Sprintf("%#U", r), 1)
@@ -164,19 +165,39 @@ const curlyHint = `write the straight quotes " or '`
 
 const quotesHint = `a text stands in quotes, such as command = "sleep 10"; true, false and numbers do not`
 
-func lineStarts(data []byte) []uint32 {
-	lines := []uint32{0}
-	for i, c := range data {
+// stride bounds the bytes that at counts: a text of 16 MiB can be one line with many findings.
+const stride = 1 << 12
+
+func (d *Document) index() {
+	d.lines, d.chars = []uint32{0}, []uint32{0}
+	var n uint32
+	for i, c := range d.text {
+		if c&0xC0 != 0x80 { // not a continuation of a character in UTF-8
+			n++
+		}
 		if c == '\n' {
-			lines = append(lines, uint32(i+1))
+			d.lines = append(d.lines, uint32(i+1))
+		}
+		if (i+1)%stride == 0 {
+			d.chars = append(d.chars, n)
 		}
 	}
-	return lines
 }
 
 func (d *Document) at(offset uint32) Position {
 	n := sort.Search(len(d.lines), func(i int) bool { return d.lines[i] > offset })
-	return Position{Line: n, Column: int(offset-d.lines[n-1]) + 1}
+	return Position{Line: n, Column: int(d.before(offset)-d.before(d.lines[n-1])) + 1}
+}
+
+// before is the number of characters before an offset.
+func (d *Document) before(offset uint32) uint32 {
+	n := d.chars[offset/stride]
+	for _, c := range d.text[offset/stride*stride : offset] {
+		if c&0xC0 != 0x80 {
+			n++
+		}
+	}
+	return n
 }
 
 // placeMarks parses the text a second time to find positions, which the decoder does not report.

@@ -30,7 +30,7 @@ type Finding struct {
 	// it.
 	Path   string `json:"path,omitempty"`
 	Line   int    `json:"line,omitempty"`   // from 1; 0: no position
-	Column int    `json:"column,omitempty"` // from 1, in bytes
+	Column int    `json:"column,omitempty"` // from 1, in characters
 	// Value is the value of the key, shortened. It is never a secret.
 	Value   string `json:"value,omitempty"`
 	Message string `json:"message"`

@@ -240,6 +240,10 @@ func TestPositions(t *testing.T) {
 	if f := findings[1]; f.Line != 9 || strings.Contains(f.Message, "\n") {
 		t.Errorf("%+v", f)
 	}
+	_, _, findings = load(t, "[providers]\n'é𝄞' = { enabled = true, 'ключ' = 1, env_var = 3 }\n")
+	if len(findings) != 2 || findings[0].Column != 26 || findings[1].Column != 48 {
+		t.Errorf("columns count characters, got %+v", findings)
+	}
 }
 
 // The pattern matches exactly the numbers up to 65535.

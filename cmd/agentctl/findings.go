@@ -125,7 +125,7 @@ func reportSARIF(c *cli, _ string, checked rules.Result, _ bool) error {
 	return c.printJSON(map[string]any{
 		"$schema": "https://json.schemastore.org/sarif-2.1.0.json",
 		"version": "2.1.0",
-		"runs":    []any{map[string]any{"tool": map[string]any{"driver": driver}, "results": results}},
+		"runs":    []any{map[string]any{"tool": map[string]any{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}},
 	})
 }
 
