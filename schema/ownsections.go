@@ -279,11 +279,15 @@ func sandboxShape() *shape {
 	).absent()
 }
 
+func logFile(doc string) *shape {
+	return text(doc).match(`(^|[^/])$`, `the path of a file, without a "/" at the end`)
+}
+
 func logsShape() *shape {
 	return table("Where the output of the program goes, besides agentinit's memory and the collectors.",
 		field("to", enum("none: the output stays in memory (agentctl logs) and goes to collectors only.", "console", "file", "none").def("console")),
-		field("path", text("The file; it implies to = \"file\".").eg("/var/log/web.log")),
-		field("stderr_path", text("A file for stderr alone, wherever stdout goes; absent: where stdout goes.").eg("/var/log/web.err")),
+		field("path", logFile("The file; it implies to = \"file\".").eg("/var/log/web.log")),
+		field("stderr_path", logFile("A file for stderr alone, with to = \"file\" or \"console\"; absent: where stdout goes.").eg("/var/log/web.err")),
 		field("max_bytes", size("Rotate beyond this; 0 never rotates by size.").def("50MB")),
 		field("rotate_every", duration("Rotate a log that is this old; 0 never rotates by age.").def("0s").eg("24h")),
 		field("rotate_at", text("Rotate every day at this local time, HH:MM.").match(`^([01][0-9]|2[0-3]):[0-5][0-9]$`, `a time of day such as "03:30"`).eg("00:00")),

@@ -531,6 +531,7 @@ func TestUsualMistakes(t *testing.T) {
 		"ready = { exec = [\"a\" }\n":          `close each bracket in it`,
 		`command = "grep \d"`:                  `(write two backslashes for one, or put the text in single quotes)`,
 		`command = "grep \x41"`:                `; write two backslashes for one, or`,
+		`logs.path = "/var/log/web/"`:          `must be the path of a file, without a "/" at the end, not "/var/log/web/"`,
 		"stop_timeout = 10s":                   `(a text stands in quotes,`,
 		"umask = 022":                          `(a number in octal is a text here, such as "022")`,
 		"user = \"a\"\nuser = \"b\"":           `(write each key and each [table] once)`,

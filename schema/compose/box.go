@@ -170,6 +170,7 @@ func (b *builder) build(resolved *plan.Plan) error {
 	}
 	b.declared(resolved)
 	b.logFiles(resolved)
+	b.envFiles(resolved)
 	b.operator(features, resolved)
 	m := b.view.Manifest
 	gpu := b.cat.Backend(m.GPU.Backend)
@@ -345,17 +346,42 @@ func (b *builder) logFiles(resolved *plan.Plan) {
 	}
 }
 
-// writable tells whether a tmpfs or a mount makes a directory writable. The innermost one decides.
-func (b *builder) writable(dir string) bool {
-	for ; path.IsAbs(dir) && dir != "/"; dir = path.Dir(dir) {
-		if i := slices.IndexFunc(b.box.Mounts, func(m Mount) bool { return m.Target == dir }); i >= 0 {
-			return !b.box.Mounts[i].ReadOnly
-		}
-		if slices.ContainsFunc(b.box.Security.Effective.Tmpfs, func(t string) bool { return hardening.TmpfsPath(t) == dir }) {
-			return true
+// envFiles notes each env_file in a tmpfs, which is empty when the box starts. Validation cannot know
+// this: without a description, the directory may be part of the machine.
+func (b *builder) envFiles(resolved *plan.Plan) {
+	var noted []string
+	for i := range resolved.Programs {
+		p := &resolved.Programs[i]
+		for _, file := range p.EnvFiles { // those that begin with "-" may be missing
+			m, dir := b.below(file)
+			if m != nil || dir == "" || slices.Contains(noted, file) {
+				continue
+			}
+			noted = append(noted, file)
+			b.box.Notes = append(b.box.Notes, fmt.Sprintf("%s is an empty tmpfs when the box starts: without the env_file %s of %s the box does not start; mount the file as a secret, or add volumes = [\"./%s:%s:ro\"] to the program",
+				dir, file, p.Spec.Name, path.Base(file), path.Clean(file)))
 		}
 	}
-	return false
+}
+
+// writable tells whether a tmpfs or a mount makes a directory writable.
+func (b *builder) writable(dir string) bool {
+	m, tmpfs := b.below(dir)
+	return m != nil && !m.ReadOnly || tmpfs != ""
+}
+
+// below returns the innermost mount or the path of the innermost tmpfs that has a path; neither for a
+// path in the root of the box.
+func (b *builder) below(name string) (m *Mount, tmpfs string) {
+	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		if i := slices.IndexFunc(b.box.Mounts, func(m Mount) bool { return m.Target == dir }); i >= 0 {
+			return &b.box.Mounts[i], ""
+		}
+		if slices.ContainsFunc(b.box.Security.Effective.Tmpfs, func(t string) bool { return hardening.TmpfsPath(t) == dir }) {
+			return nil, dir
+		}
+	}
+	return nil, ""
 }
 
 // withTmpfs adds a tmpfs unless the list has one at this path, because engines refuse two.

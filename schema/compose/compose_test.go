@@ -584,6 +584,33 @@ func TestFilesOfTheHostAreNotInAClaim(t *testing.T) {
 	}
 }
 
+// What a tmpfs covers is missing when the box starts, and without an env_file it does not start.
+func TestEnvFilesInATmpfs(t *testing.T) {
+	box, _ := loadAny(t, `[supervisor]
+volumes = ["./mounted.env:/run/mounted.env:ro", "conf:/tmp/conf"]
+[programs.web]
+command = "sleep 1"
+writable = ["/var/cache/web"]
+env_file = ["/run/secrets/a.env", "/run/mounted.env", "/tmp/conf/b.env", "-/run/optional.env", "/etc/c.env", "/var/cache/web//d.env"]
+`)
+	want := []string{
+		`/run is an empty tmpfs when the box starts: without the env_file /run/secrets/a.env of web the box does not start; mount the file as a secret, or add volumes = ["./a.env:/run/secrets/a.env:ro"] to the program`,
+		`/var/cache/web is an empty tmpfs when the box starts: without the env_file /var/cache/web//d.env of web the box does not start; mount the file as a secret, or add volumes = ["./d.env:/var/cache/web/d.env:ro"] to the program`,
+	}
+	if !slices.Equal(box.Notes, want) {
+		t.Errorf("the notes are %q", box.Notes)
+	}
+}
+
+// No volume and no tmpfs can be mounted at the root.
+func TestLogFileInTheRoot(t *testing.T) {
+	box, _ := loadAny(t, "[programs.web]\ncommand = 'sleep 1'\nlogs.path = '/web.log'\n")
+	want := []string{"the root of the box is read-only: web cannot write /web.log; put the file in a directory of its own"}
+	if !slices.Equal(box.Notes, want) {
+		t.Errorf("the notes are %q", box.Notes)
+	}
+}
+
 // A port may be published at several places of the host. A Service has one address, and therefore
 // each of its ports once.
 func TestAPortAtSeveralPlaces(t *testing.T) {

@@ -98,10 +98,11 @@ type Program struct {
 	ImageDirectory bool `json:"-"`
 
 	// Ports, Volumes and Writable are settings of the container around the box that the program
-	// declares.
+	// declares. The container must have the EnvFiles.
 	Ports    []schema.Port   `json:"ports,omitempty"`
 	Volumes  []schema.Volume `json:"volumes,omitempty"`
 	Writable []string        `json:"writable,omitempty"`
+	EnvFiles []string        `json:"-"`
 
 	// Variables are the names in Spec.Env. Withheld are the secrets of agentinit's environment that
 	// the program does not inherit.

@@ -386,7 +386,7 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 	return Program{
 		Spec: &spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
-		Ports: p.Ports, Volumes: p.Volumes, Writable: p.Writable,
+		Ports: p.Ports, Volumes: p.Volumes, Writable: p.Writable, EnvFiles: p.EnvFile,
 		Variables: env.names, Withheld: env.withheld, ImageDirectory: r.ofImage(s, p),
 	}
 }
