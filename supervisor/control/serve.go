@@ -169,7 +169,8 @@ func asProblem(err error) *api.Error {
 	case errors.As(err, &tooLarge):
 		return api.Errorf(api.CodeTooLarge, "the request's body is larger than %d bytes", tooLarge.Limit)
 	}
-	return api.Errorf(api.CodeInternal, "%v", err)
+	// errors.Join writes each error on a line of its own, and a message is one line.
+	return api.Errorf(api.CodeInternal, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 func unsupported(what string) *api.Error {
