@@ -95,7 +95,7 @@ type Volume struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-var errVolume = errors.New(`a volume's name or a path that begins with "/", "./", "../" or "~", and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
+var errVolume = errors.New(`a volume's name of two or more letters, digits, "_", "." and "-", or a path that begins with "/", "./", "../" or "~", and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
 
 // ParseVolume reads the text form of a volume.
 func ParseVolume(text string) (Volume, error) {
@@ -108,7 +108,8 @@ func ParseVolume(text string) (Volume, error) {
 }
 
 // volumeSource reports whether a text is a path on the host or the name of a volume as docker and
-// podman accept it. Both refuse any other name when the box is started.
+// podman accept it. Both refuse any other name when the box is started; compose takes a single letter
+// for a drive of Windows.
 func volumeSource(s string) bool {
 	if s != "" && strings.ContainsAny(s[:1], "./~") {
 		return strings.IndexFunc(s, unicode.IsControl) < 0
@@ -116,7 +117,7 @@ func volumeSource(s string) bool {
 	return volumeName().MatchString(s)
 }
 
-var volumeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`) })
+var volumeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]+$`) })
 
 func (v *Volume) fromTOML(value any) (err error) {
 	text, ok := value.(string)

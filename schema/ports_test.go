@@ -49,6 +49,8 @@ func TestParseVolume(t *testing.T) {
 		":/x":               {},
 		"conf/nginx:/x":     {},
 		"two words:/x":      {},
+		"x:/x":              {}, // a drive to compose
+		"0:/x":              {},
 		"données:/x":        {},
 		"-v:/x":             {},
 		"./a\tb:/x":         {},
