@@ -427,6 +427,16 @@ func TestHostileValues(t *testing.T) {
 	if err != nil || !strings.Contains(string(env), "\nAGENTBOX_OTLP_ENDPOINT="+nasty+"\n") {
 		t.Errorf("env %v", err)
 	}
+	// systemd replaces variables in the command that podman makes of the unit.
+	unit := string(box.Quadlet()[0].Content)
+	for _, want := range []string{
+		`Environment="AGENTBOX_OTLP_ENDPOINT=` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(nasty) + `"`,
+		"Volume=agentbox-x:/y $${Z}",
+	} {
+		if !strings.Contains(unit, "\n"+want+"\n") {
+			t.Errorf("no line %s in\n%s", want, unit)
+		}
+	}
 	lines := load(t, "[core]\norchestration = \"a\\nEVIL=1\"")
 	if _, err := lines.Env(); err == nil {
 		t.Error("a value with a line break made a second line of the environment file")

@@ -44,15 +44,16 @@ func (u *unit) set(key string, values ...string) {
 	}
 }
 
-// line writes a key whose specifiers are escaped, or meant as such.
+// line writes a key whose specifiers are escaped, or meant as such. Podman makes a part of ExecStart of
+// it without escaping, and systemd replaces variables there, so a dollar sign is written twice.
 func (u *unit) line(key, value string) {
-	fmt.Fprintf(u, "%s=%s\n", key, strings.NewReplacer("\n", " ", "\r", " ").Replace(value))
+	fmt.Fprintf(u, "%s=%s\n", key, strings.NewReplacer("\n", " ", "\r", " ", "$", "$$").Replace(value))
 }
 
 // words writes a key whose value systemd splits into words. Each value becomes one word.
 func (u *unit) words(key string, values ...string) {
 	for _, v := range values {
-		v = strings.NewReplacer("\\", `\\`, `"`, `\"`, "%", "%%", "\n", `\n`, "\r", `\r`).Replace(v)
+		v = strings.NewReplacer("\\", `\\`, `"`, `\"`, "%", "%%", "$", "$$", "\n", `\n`, "\r", `\r`).Replace(v)
 		fmt.Fprintf(u, "%s=\"%s\"\n", key, v)
 	}
 }
