@@ -51,6 +51,25 @@ func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape 
 	}
 }
 
+// Only a limit is called a limit.
+func TestCloneErrors(t *testing.T) {
+	l := newLaunch()
+	defer l.release()
+	l.cloneBy(false, -1, true)
+	for errno, want := range map[syscall.Errno]string{
+		syscall.EAGAIN: "limit of processes", syscall.ENOMEM: "limit of processes", syscall.EINVAL: "qemu-user", syscall.EPERM: "",
+	} {
+		var start *StartError
+		if !errors.As(l.cloneError(errno), &start) || start.Err != errno || !strings.Contains(start.Hint, want) || want == "" && start.Hint != "" {
+			t.Errorf("%v: %+v", errno, start)
+		}
+	}
+	l.cloneBy(true, -1, true)
+	if err := l.cloneError(syscall.EINVAL); !errors.Is(err, errNoClone3) {
+		t.Errorf("of clone3: %v", err)
+	}
+}
+
 // collectGarbage runs the garbage collector without pause until the test ends. If a start keeps a
 // thread from being stopped, the whole process stops, and the test fails.
 func collectGarbage(t *testing.T) {

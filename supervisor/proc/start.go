@@ -280,20 +280,25 @@ func (o *Owner) errLate(path string) error {
 // cloneError is nil if the process was made. clone3(2) fails with ENOSYS on old kernels and with
 // EPERM under old seccomp profiles. The kernel may also refuse to put the process into its cgroup.
 func (l *launch) cloneError(errno syscall.Errno) error {
+	hint := ""
 	switch errno {
 	case 0:
 		return nil
 	case syscall.EAGAIN, syscall.ENOMEM:
+		hint = "the limit of processes or memory is reached"
 	case syscall.ENOSYS, syscall.EPERM, syscall.EINVAL:
 		if l.block.CloneNr == unix.SYS_CLONE3 {
 			return fmt.Errorf("%w: %w", errNoClone3, errno)
+		}
+		if errno == syscall.EINVAL {
+			hint = "emulators such as qemu-user cannot do it: run an image for the architecture of this machine"
 		}
 	default:
 		if l.clone.cgroup != 0 {
 			return fmt.Errorf("%w: %w", errCgroupRefused, errno)
 		}
 	}
-	return &StartError{Op: opFork, Err: errno, Hint: stepHints[opFork]}
+	return &StartError{Op: opFork, Err: errno, Hint: hint}
 }
 
 // forkHere forks from a thread whose children are listed. What a program makes with CLONE_PARENT

@@ -27,7 +27,6 @@ const (
 )
 
 var stepHints = map[string]string{
-	opFork:                      "the limit of processes or memory is reached",
 	opCredential:                "changing the user needs CAP_SETUID and CAP_SETGID",
 	"nice":                      "below the present value needs CAP_SYS_NICE",
 	"ionice":                    "the realtime class needs CAP_SYS_ADMIN or CAP_SYS_NICE",
