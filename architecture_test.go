@@ -30,7 +30,7 @@ var arrows = map[string][]string{
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
 		"bootstrap/profiles",
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/signame", "internal/sleep", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "cmd/agentctl/supervisord", "supervisor/control/supervisord", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "internal/safeopen", "internal/signame", "internal/sleep", "docs",
 	},
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
 	"cmd/agentctl/supervisord": {"schema", "supervisor/control/supervisord", "internal/escape", "internal/signame"},

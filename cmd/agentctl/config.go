@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/profiles"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
@@ -172,10 +173,13 @@ func (c *cli) profiles() []rules.Profile {
 
 func (c *cli) planFacts() plan.Facts {
 	return plan.Facts{
-		Env:      c.environ(),
-		ReadFile: func(path string) ([]byte, error) { return readBounded(path, plan.MaxEnvFile) },
-		Lacks:    lacks,
-		Version:  version, System: catalog.System(),
+		Env: c.environ(),
+		ReadFile: func(path string) ([]byte, error) {
+			text, err := safeopen.ReadPlain(path, plan.MaxEnvFile) // a program can put a FIFO there
+			return text, withoutPath(err)
+		},
+		Lacks:   lacks,
+		Version: version, System: catalog.System(),
 	}
 }
 
