@@ -102,6 +102,31 @@ required = true
 	b.stopsWell()
 }
 
+// agentinit listens on its ports before the first process starts, which is one that probes the image. A
+// program that listens there first could answer in its place.
+func TestPortsAreTakenBeforeAnyProcessStarts(t *testing.T) {
+	b := place(t, asPID1, onlyWeb)
+	file, err := os.OpenFile(filepath.Join(b.dir, "agentbox.toml"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []int{b.port, b.metrics} {
+		// 0A is the state LISTEN (proc_net_tcp(5)).
+		fmt.Fprintf(file, `
+[[artifacts]]
+id = "port-%d"
+command = ["grep", "-q", "0100007F:%04X 00000000:0000 0A", "/proc/net/tcp"]
+required = true
+`, port, port)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.sealed()
+	b.stopsWell()
+}
+
 // If the sentinel is removed or altered, the box stays sealed and restores the sentinel.
 func TestSentinelIsRestored(t *testing.T) {
 	b := boot(t, asPID1, onlyWeb)

@@ -44,6 +44,12 @@ const headerSlack = 4 << 10
 // Off as an address opens no listener.
 const Off = "off"
 
+// Names of the listeners.
+const (
+	ManagementListener = "management"
+	MetricsListener    = "metrics"
+)
+
 // Config of a Server. Its functions are called from many goroutines at once and must return from
 // memory.
 type Config struct {
@@ -78,6 +84,8 @@ type Config struct {
 
 	ManagementAddress string // host:port, or Off
 	MetricsAddress    string // host:port, or Off
+	// Listen opens the listener of a name; nil is the function Listen.
+	Listen func(ctx context.Context, name, address string) (net.Listener, error)
 }
 
 // Server is the management server and the metrics server.
@@ -110,6 +118,9 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Listen == nil {
+		cfg.Listen = Listen
+	}
 	s := &Server{cfg: cfg, metrics: m, anonymous: newAnonymous(), forged: newAnonymous(), names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
 	s.keyless = s.openRoutes()
 	s.router = onFirstRequest(s.routes)
@@ -137,8 +148,8 @@ func (s *Server) public() http.Handler { return s.contain(s.onlyOurNames(s.cross
 // RetryListen. Start returns the errors of the first attempt, for the log.
 func (s *Server) Start(ctx context.Context) error {
 	return errors.Join(
-		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.wrapped(s.public())}),
-		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.wrapped(s.contain(s.onlyOurNames(onFirstRequest(s.metricsRoutes))))}),
+		s.open(ctx, &listener{name: ManagementListener, address: s.cfg.ManagementAddress, handler: s.wrapped(s.public())}),
+		s.open(ctx, &listener{name: MetricsListener, address: s.cfg.MetricsAddress, handler: s.wrapped(s.contain(s.onlyOurNames(onFirstRequest(s.metricsRoutes))))}),
 	)
 }
 
@@ -165,7 +176,7 @@ func (s *Server) Listeners() []ListenerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []ListenerState
-	for _, name := range []string{"management", "metrics"} {
+	for _, name := range []string{ManagementListener, MetricsListener} {
 		l := s.listeners[name]
 		if l == nil {
 			continue
@@ -194,7 +205,7 @@ func (s *Server) Bound(name string) string {
 // address, the host is the name by which the request reached the box, or loopback for a request
 // over the control socket.
 func (s *Server) MetricsURL(r *http.Request) string {
-	bound, err := netip.ParseAddrPort(s.Bound("metrics"))
+	bound, err := netip.ParseAddrPort(s.Bound(MetricsListener))
 	if err != nil {
 		return ""
 	}
@@ -236,8 +247,13 @@ func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 	}
 }
 
+// Listen opens a listener as a Server does by itself.
+func Listen(ctx context.Context, _, address string) (net.Listener, error) {
+	return (&net.ListenConfig{Control: deferAccept}).Listen(ctx, "tcp", address)
+}
+
 func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
-	n, err := (&net.ListenConfig{Control: deferAccept}).Listen(ctx, "tcp", l.address)
+	n, err := s.cfg.Listen(ctx, l.name, l.address)
 	s.mu.Lock()
 	same := err != nil && l.reason == err.Error()
 	if err != nil {

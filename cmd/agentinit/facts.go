@@ -253,7 +253,7 @@ func (b *box) metaMesh(m *schema.Manifest) *rest.MetaMesh {
 	return mesh
 }
 
-func (b *box) metricsBound() string { return b.server.Bound("metrics") }
+func (b *box) metricsBound() string { return b.server.Bound(probes.MetricsListener) }
 
 // declared is the contract that the drift check compares with.
 func (b *box) declared() probes.Declared {

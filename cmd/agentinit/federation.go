@@ -232,7 +232,7 @@ func (f *member) Registration() federation.Registration {
 	r := federation.Registration{
 		BoxID: f.b.boxName(), BootID: build.BootID, ImageHash: build.ImageHash, ManifestChecksum: build.ManifestChecksum,
 		Version: build.Version, Adapters: map[string]federation.AdapterReport{},
-		MetaURL: metaURL(f.b.publicBase(f.m), f.b.server.Bound("management")),
+		MetaURL: metaURL(f.b.publicBase(f.m), f.b.server.Bound(probes.ManagementListener)),
 	}
 	if own, ok := f.b.self.current(); ok {
 		r.DID = own.DID

@@ -58,8 +58,8 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 }
 
 // live is the life of the box. Phase 0 comes first, because the manifest says where to listen. The
-// control socket is opened before phase 1. Clients wait until the code that answers them was made,
-// in parallel with the boot.
+// control socket and the ports are opened before phase 1. Clients wait until the code that answers
+// them was made, in parallel with the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
 	if err := reserve.Memory(); err != nil {
@@ -81,6 +81,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.ServingThreads) })
 		go b.reserved()
 	}
+	defer b.ports.close()
 	open := sync.OnceValues(b.claim)
 	go open()
 	buildErr := b.build()

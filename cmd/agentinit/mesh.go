@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -59,7 +57,7 @@ func (b *box) serveRelay() {
 // runRelay opens the relay and serves it until the box is stopped or it fails.
 func (b *box) runRelay(m *schema.Manifest) error {
 	settings := m.SovereignMesh.Relay
-	l, err := net.Listen("tcp", net.JoinHostPort(settings.Bind, strconv.Itoa(settings.Port)))
+	l, err := b.ports.listen(b.stopped, relayListener, b.relayAddress())
 	if err != nil {
 		return err
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// claim takes the control socket and removes the sentinel of an earlier box. A second agentinit in
-// the same place does not get the socket. Requests are answered only after serve.
+// claim takes the control socket and the ports, and removes the sentinel of an earlier box. A second
+// agentinit in the same place does not get the socket. Requests are answered only after serve.
 func (b *box) claim() (*control.Socket, error) {
 	socket, err := b.listen()
 	if errors.Is(err, control.ErrInUse) {
 		return nil, err
 	}
+	b.holdPorts()
 	// Not earlier: the sentinel of a running box is not stale.
 	if err := b.boot.RemoveStaleSentinel(); err != nil {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
@@ -55,7 +56,7 @@ func (b *box) listen() (*control.Socket, error) {
 	return socket, nil
 }
 
-// serve opens the listeners and answers there and on the control socket.
+// serve answers on the ports and on the control socket.
 func (b *box) serve(socket *control.Socket) {
 	b.serveRelay()
 	// A port that is in use is reported, tried again and shown in /health; the programs run without

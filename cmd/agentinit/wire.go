@@ -69,6 +69,7 @@ type box struct {
 	// because it could use up the last ones.
 	reserved func()
 
+	ports   ports
 	readers int // the group that may read through the control socket
 	relay   meshRelay
 	mesh    neighbours
@@ -297,6 +298,7 @@ func (b *box) buildServers() (err error) {
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta, Pods: b.podsHealth(m), Relay: b.relayHealth(m),
 		Names: b.boundary.names, PublicOrigins: b.boundary.public, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
+		Listen: b.ports.listen,
 	})
 	if err != nil {
 		return err

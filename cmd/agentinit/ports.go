@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
+)
+
+// ports holds the listeners that were opened before the first program started: a program that is
+// quicker than agentinit could listen on the port, and answer in its place. Clients that connect
+// before the servers are made wait in the queue of the kernel.
+type ports struct {
+	mu   sync.Mutex
+	held map[string]net.Listener // by name
+}
+
+// relayListener is the name of the relay's listener beside those of probes.Server.
+const relayListener = "relay"
+
+// hold opens the listeners. Those that cannot be opened are left to listen, which reports the error.
+func (p *ports) hold(addresses map[string]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = map[string]net.Listener{}
+	for name, address := range addresses {
+		if l, err := open(context.Background(), name, address); err == nil {
+			p.held[name] = l
+		}
+	}
+}
+
+// listen hands out the held listener. It opens another one if there is none any more.
+func (p *ports) listen(ctx context.Context, name, address string) (net.Listener, error) {
+	p.mu.Lock()
+	l := p.held[name]
+	delete(p.held, name)
+	p.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	return open(ctx, name, address)
+}
+
+func open(ctx context.Context, name, address string) (net.Listener, error) {
+	if name == relayListener {
+		return new(net.ListenConfig).Listen(ctx, "tcp", address)
+	}
+	return probes.Listen(ctx, name, address)
+}
+
+// close closes the listeners that nobody has asked for.
+func (p *ports) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.held {
+		_ = l.Close() // it has served no client
+	}
+	clear(p.held)
+}
+
+// holdPorts opens the listeners of the box.
+func (b *box) holdPorts() {
+	addresses := map[string]string{}
+	for name, address := range map[string]string{
+		probes.ManagementListener: b.addresses.Management, probes.MetricsListener: b.addresses.Metrics, relayListener: b.relayAddress(),
+	} {
+		if address != bootstrap.Off {
+			addresses[name] = address
+		}
+	}
+	b.ports.hold(addresses)
+}
+
+// relayAddress is where the relay inside agentinit listens.
+func (b *box) relayAddress() string {
+	m := b.manifest()
+	if !embedded(m) {
+		return bootstrap.Off
+	}
+	return net.JoinHostPort(m.SovereignMesh.Relay.Bind, strconv.Itoa(m.SovereignMesh.Relay.Port))
+}
