@@ -22,22 +22,22 @@ func newListen(c *cli) *cobra.Command {
 		Use:   "listen --events EVENT,... -- COMMAND [ARG...]",
 		Short: "Run an event listener of supervisord",
 		Long: `Run COMMAND in place of agentctl, with standard input and output connected to
-agentinit, which speaks the protocol of supervisord's event listeners there. Write
-it into the command of a program in the manifest:
+agentinit, which speaks the protocol of supervisord's event listeners there.
+Write it into the command of a program in the manifest:
 
-  command = ["agentctl", "listen", "--events", "PROCESS_STATE_EXITED", "--", "crashmail", "-a"]
+  command = ["agentctl", "listen", "--events", "TICK_60", "--", "memmon", "-a"]
 
-The events are PROCESS_STATE, PROCESS_GROUP, SUPERVISOR_STATE_CHANGE and TICK, each
-also with what supervisord appends, as in PROCESS_STATE_FATAL or TICK_60, and EVENT
-for all of them. Events wait for the listener until it says that it is ready. Of
-more than --buffer events, agentinit drops the oldest.
+The events are PROCESS_STATE, PROCESS_GROUP, SUPERVISOR_STATE_CHANGE and TICK,
+each also with what supervisord appends, as in PROCESS_STATE_FATAL or TICK_60,
+and EVENT for all of them. Events wait for the listener until it says that it is
+ready. Of more than --buffer events, agentinit drops the oldest.
 
 The instances of a program share its events: each event goes to one of them. If
 COMMAND ends or violates the protocol, the event that it had is sent again to
 another instance, or to the next run.
 
-COMMAND also gets the variables SUPERVISOR_ENABLED=1 and SUPERVISOR_SERVER_URL, unless
-they are set. With the URL it can call the XML-RPC interface.`,
+COMMAND also gets the variables SUPERVISOR_ENABLED=1 and SUPERVISOR_SERVER_URL,
+unless they are set. With the URL it can call the XML-RPC interface.`,
 		Example: `  agentctl listen --events PROCESS_STATE_EXITED,TICK_60 -- /usr/local/bin/listener.py`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {

@@ -612,15 +612,6 @@ env_file = ["/run/secrets/a.env", "/run/mounted.env", "/tmp/conf/b.env", "-/run/
 	}
 }
 
-// No volume and no tmpfs can be mounted at the root.
-func TestLogFileInTheRoot(t *testing.T) {
-	box, _ := loadAny(t, "[programs.web]\ncommand = 'sleep 1'\nlogs.path = '/web.log'\n")
-	want := []string{"the root of the box is read-only: web cannot write /web.log; put the file in a directory of its own"}
-	if !slices.Equal(box.Notes, want) {
-		t.Errorf("the notes are %q", box.Notes)
-	}
-}
-
 // A port may be published at several places of the host. A Service has one address, and therefore
 // each of its ports once.
 func TestAPortAtSeveralPlaces(t *testing.T) {
