@@ -17,7 +17,7 @@ import (
 func TestReadOfAnEndlessFileEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
 	p := newPlane(t, Config{})
-	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, Backups: -1})
 	write(t, stdout, "wanted\n")
 	closeAll(t, stdout, stderr)
 	<-c.Done()
