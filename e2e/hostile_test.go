@@ -102,8 +102,8 @@ required = true
 	b.stopsWell()
 }
 
-// agentinit listens on its ports before the first process starts, which is one that probes the image. A
-// program that listens there first could answer in its place.
+// agentinit listens on its ports before it starts any process. The first one is a command that probes the
+// image. A program that listened there earlier could answer in the place of agentinit.
 func TestPortsAreTakenBeforeAnyProcessStarts(t *testing.T) {
 	b := place(t, asPID1, onlyWeb)
 	file, err := os.OpenFile(filepath.Join(b.dir, "agentbox.toml"), os.O_WRONLY|os.O_APPEND, 0)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 )
 
 func newListen(c *cli) *cobra.Command {
@@ -69,7 +70,7 @@ unless they are set. With the URL it can call the XML-RPC interface.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringSliceVar(&q.Events, "events", nil, "the events to get, with commas between them")
-	cmd.Flags().IntVar(&q.Buffer, "buffer", 10, "how many events wait at most, up to 1000")
+	cmd.Flags().IntVar(&q.Buffer, "buffer", supervisord.DefaultBuffer, fmt.Sprintf("how many events wait at most, up to %d", supervisord.MaxBuffer))
 	cmd.Flags().StringVar(&q.Pool, "pool", "", "`NAME` of the pool in the events; without it, the name of the program")
 	return cmd
 }

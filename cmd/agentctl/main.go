@@ -1,6 +1,6 @@
 // Command agentctl controls agentinit over its unix socket. It also works on manifests without a
-// running agentinit. It must never start or signal a process itself; listen
-// becomes another one.
+// running agentinit. It must never start or signal a process itself. The command listen executes its
+// COMMAND in its own place.
 package main
 
 import (

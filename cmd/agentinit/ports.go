@@ -21,12 +21,16 @@ type ports struct {
 // relayListener is the name of the relay's listener beside those of probes.Server.
 const relayListener = "relay"
 
-// hold opens the listeners. Those that cannot be opened are left to listen, which reports the error.
+// hold opens the listeners, but for those that are off. It leaves those that cannot be opened to listen,
+// which reports the error.
 func (p *ports) hold(addresses map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held = map[string]net.Listener{}
 	for name, address := range addresses {
+		if address == bootstrap.Off {
+			continue
+		}
 		if l, err := open(context.Background(), name, address); err == nil {
 			p.held[name] = l
 		}
@@ -52,7 +56,7 @@ func open(ctx context.Context, name, address string) (net.Listener, error) {
 	return probes.Listen(ctx, name, address)
 }
 
-// close closes the listeners that nobody has asked for.
+// close closes the listeners that listen has not handed out.
 func (p *ports) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,15 +68,9 @@ func (p *ports) close() {
 
 // holdPorts opens the listeners of the box.
 func (b *box) holdPorts() {
-	addresses := map[string]string{}
-	for name, address := range map[string]string{
+	b.ports.hold(map[string]string{
 		probes.ManagementListener: b.addresses.Management, probes.MetricsListener: b.addresses.Metrics, relayListener: b.relayAddress(),
-	} {
-		if address != bootstrap.Off {
-			addresses[name] = address
-		}
-	}
-	b.ports.hold(addresses)
+	})
 }
 
 // relayAddress is where the relay inside agentinit listens.

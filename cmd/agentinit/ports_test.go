@@ -9,7 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/probes"
 )
 
-// While a port is held, nobody else can listen there. The one who asks for it gets it, once.
+// While a port is held, no other listener can be opened there. listen hands the held one out once.
 func TestPortsAreHeld(t *testing.T) {
 	for _, name := range []string{probes.ManagementListener, relayListener} {
 		var p ports
@@ -38,8 +38,8 @@ func TestPortsAreHeld(t *testing.T) {
 	}
 }
 
-// A port that nobody has asked for is free again after close. One that was taken before is no error of
-// hold: listen reports it.
+// After close, a port that listen has not handed out is free again. If another process has the port
+// already, hold says nothing: listen reports it.
 func TestPortsAreClosed(t *testing.T) {
 	occupant, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -173,7 +173,7 @@ func TestPagesOfALyingRelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, id, _ := f.heard(t)
-		f.to <- nip01.Message(nip01.VerbEvent, id+"-0", older) // nobody has asked for a page yet
+		f.to <- nip01.Message(nip01.VerbEvent, id+"-0", older) // the pool has not asked for a page yet
 		for _, e := range events {
 			f.to <- nip01.Message(nip01.VerbEvent, id, e)
 		}

@@ -136,8 +136,7 @@ func (t *table) logs(name string) {
 	}
 	unset := t.byKey["stderr_logfile"] == nil
 	switch {
-	case merged || errPath != "" && errPath == path || unset && to != none:
-		errTo = to
+	case merged || errPath != "" && errPath == path || unset && to != none: // stderr goes where stdout goes
 	case errTo == file && to == none:
 		t.c.check("stdout goes to the console: it cannot be dropped while stderr goes to a file")
 		to = console

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold takes a write lease on a file that nobody has open, until the test ends or release is called. It skips the test if
-// the file system has no leases.
+// Hold takes a write lease on a file, until the test ends or release is called. No process may have the file open. Hold
+// skips the test if the file system has no leases.
 func Hold(t testing.TB, file string) (release func()) {
 	t.Helper()
 	f, err := os.Open(file)
