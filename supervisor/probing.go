@@ -140,6 +140,13 @@ func (s *System) refused(pid int, reason string) {
 	}
 }
 
+// notAsked handles a health check that agentinit could not make. It changes nothing about the program.
+func (s *System) notAsked(t ready.Target, reason string) {
+	if n, ok := s.unasked.Pass(time.Now()); ok {
+		s.warn(event.HealthUnknown, t.Program, map[string]any{"reason": reason, "suppressed": n})
+	}
+}
+
 // probeOutput is how much of an exec probe's output is kept.
 const probeOutput = 4 << 10
 

@@ -44,6 +44,7 @@ type System struct {
 	stopped  sync.WaitGroup
 	draining sync.WaitGroup // crash records that wait for their last lines
 	unheard  event.Throttle // refused notifications
+	unasked  event.Throttle // health checks that could not be made
 
 	mu        sync.Mutex
 	runs      map[runKey]*systemRun
@@ -100,7 +101,7 @@ func NewSystem(cfg SystemConfig) *System {
 		s.notifier = nil
 		s.warn(event.NotifySocketUnavailable, "", map[string]any{"error": err.Error()})
 	}
-	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe})
+	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe, Unasked: s.notAsked})
 	s.stopped.Go(s.readExits)
 	return s
 }

@@ -59,7 +59,7 @@ func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address str
 		}
 	}
 	if err := r.check(ctx); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("cannot look up %s: %w", address, err)}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: &FilesError{address, err}}
 	}
 	return d.DialContext(ctx, network, address)
 }
@@ -70,7 +70,7 @@ func LookupHost(ctx context.Context, host string) ([]string, error) {
 		return loopback, nil
 	}
 	if err := system.check(ctx); err != nil {
-		return nil, fmt.Errorf("cannot look up %s: %w", host, err)
+		return nil, &FilesError{host, err}
 	}
 	return net.DefaultResolver.LookupHost(ctx, host)
 }
@@ -104,6 +104,16 @@ func dialLoopback(ctx context.Context, d *net.Dialer, network, port string) (net
 	}
 	return nil, first
 }
+
+// FilesError says that a name was not looked up because of a file that package net would have read.
+type FilesError struct {
+	Name string
+	Err  error
+}
+
+func (e *FilesError) Error() string { return "cannot look up " + e.Name + ": " + e.Err.Error() }
+
+func (e *FilesError) Unwrap() error { return e.Err }
 
 // check looks at the files, and returns when ctx ends if their file system does not answer. A program that
 // replaces a file between the look and the read by package net gets past it.

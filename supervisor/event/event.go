@@ -57,6 +57,7 @@ const (
 
 	NotifySocketUnavailable = "NotifySocketUnavailable"
 	NotifyRefused           = "NotifyRefused"
+	HealthUnknown           = "HealthUnknown" // a check could not be made
 	MainProcessChanged      = "MainProcessChanged"
 	SandboxNotApplied       = "SandboxNotApplied"
 	LogCaptureFailed        = "LogCaptureFailed"

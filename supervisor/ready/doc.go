@@ -26,6 +26,9 @@ type Config struct {
 	// lines that it printed first, without secrets. When ctx ends, it must end what it started. nil
 	// makes exec probes fail with a reason.
 	Exec func(ctx context.Context, t Target, argv []string) (status int, output []byte, err error)
+	// Unasked, if it is set, gets the reason of each health check that agentinit could not make. It must
+	// not block.
+	Unasked func(t Target, reason string)
 }
 
 // Target is the run that is watched.

@@ -122,7 +122,7 @@ func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, fo
 		}
 		if err == nil {
 			successes++
-		} else {
+		} else if !unasked(err) {
 			successes = 0
 		}
 		f := finding{reason: reason(d.name, err, attempt)}
@@ -160,6 +160,9 @@ func try(ctx context.Context, d dialect, p program.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := d.poll(ctx)
+	if why := obstacle(err); why != "" {
+		return unaskedError(why)
+	}
 	if err != nil && ctx.Err() == context.DeadlineExceeded {
 		err = fmt.Errorf("no answer within %s", timeout)
 	}
@@ -179,7 +182,8 @@ func reason(name string, err error, attempt int) string {
 
 // Check judges the health of t until ctx ends. If a probe fails h.Failures times in a row (3 if 0),
 // the target is unhealthy. After its Successes in a row (1 if 0), the target is healthy again. A
-// missed watchdog makes it unhealthy at once. report gets the first result and every change, also of the
+// missed watchdog makes it unhealthy at once. An attempt that agentinit could not make counts as neither;
+// Config.Unasked gets it. report gets the first result and every change, also of the
 // reason while the target is unhealthy; it must not block.
 func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report func(Result)) {
 	probes := slices.Clone(h.Probes)
@@ -188,7 +192,7 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 		limit = program.DefaultHealthFailures
 	}
 	check := func(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
-		w.judge(ctx, d, p, limit, found)
+		w.judge(ctx, t, d, p, limit, found)
 	}
 	if h.Watchdog > 0 {
 		probes = append(probes, program.Probe{Dialect: "notify", Timeout: h.Watchdog})
@@ -221,7 +225,7 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 }
 
 // judge repeats one probe and reports each result that may change the verdict.
-func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit int, found func(finding)) {
+func (w *Watcher) judge(ctx context.Context, t Target, d dialect, p program.Probe, limit int, found func(finding)) {
 	if d.poll == nil {
 		return // a notification comes only once and says nothing about health
 	}
@@ -234,6 +238,12 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 		err := try(ctx, d, p)
 		if ctx.Err() != nil {
 			return
+		}
+		if unasked(err) {
+			if w.cfg.Unasked != nil {
+				w.cfg.Unasked(t, reason(d.name, err, attempt))
+			}
+			continue
 		}
 		if err == nil {
 			successes, failures = successes+1, 0
