@@ -262,3 +262,67 @@ func TestExpectInit(t *testing.T) {
 		}
 	}
 }
+
+// A request without a deadline waits as long as the server answers others, and no longer.
+func TestRequestsToAFrozenServerEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers int // how many questions meanwhile are answered
+		accepts bool
+		want    string
+	}{
+		"busy":               {answers: 3, accepts: true},
+		"freezes":            {answers: 2, accepts: true, want: "no answer within"},
+		"has stopped before": {want: "no answer within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir()) // a relative path is short enough
+			l, err := net.Listen("unix", "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if c.accepts {
+				asked := make(chan struct{})
+				go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/v1/version" {
+						select {
+						case asked <- struct{}{}:
+							w.Write([]byte("{}"))
+						case <-r.Context().Done():
+						}
+						return
+					}
+					for range c.answers {
+						<-asked
+					}
+					if c.want != "" {
+						<-r.Context().Done()
+					}
+					w.Write([]byte(StreamEnd + "\n"))
+				}))
+			}
+			client := NewClient("s")
+			client.patience, client.aliveWithin = time.Millisecond, 10*time.Second
+			if c.want != "" {
+				client.aliveWithin = 20 * time.Millisecond
+			}
+			for what, ask := range map[string]func() error{
+				"logs": func() error { return client.Logs(t.Context(), LogQuery{}, func(LogLine) error { return nil }) },
+				"stop": func() error { _, err := client.Stop(t.Context(), ActionRequest{}); return err },
+				"adapters": func() error {
+					resp, err := client.Adapters(t.Context(), AdapterRequest{Method: "GET", Path: "/v1/status"})
+					if err == nil {
+						resp.Body.Close()
+					}
+					return err
+				},
+			} {
+				err := ask()
+				var u *UnreachableError
+				if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &u) || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}

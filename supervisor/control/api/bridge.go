@@ -3,10 +3,12 @@ package api
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -73,6 +75,9 @@ func (c *Client) switchOver(ctx context.Context, conn net.Conn, method, target, 
 	}
 	r := bufio.NewReaderSize(conn, maxHeadBytes)
 	resp, err := http.ReadResponse(r, req)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = noAnswer(quickTimeout)
+	}
 	if err != nil {
 		return nil, c.lost(ctx, err)
 	}

@@ -31,6 +31,13 @@ const (
 	maxHeadBytes = 64 << 10
 )
 
+// How long a request for which the server may take its time waits for the header of the answer before it
+// asks whether the server answers anything, and how long that may take.
+const (
+	patience    = 5 * time.Second
+	aliveWithin = 10 * time.Second
+)
+
 // Client talks to one agentinit. Its methods may be called from any goroutine; each call makes its
 // own connection. A method fails with *UnreachableError if no server answers, with *Error if the
 // request is refused or fails, and with the context's error if the context ends.
@@ -39,6 +46,8 @@ type Client struct {
 	fallback string
 	init     bool                                        // accept only answers of PID 1
 	local    func(*http.Request) (*http.Response, error) // takes the place of the socket if it is not nil
+
+	patience, aliveWithin time.Duration
 }
 
 // LocalClient returns a client whose requests the function answers, in place of a server.
@@ -52,7 +61,7 @@ func LocalClient(answer func(*http.Request) (*http.Response, error)) *Client {
 // there.
 func NewClient(socket string) *Client {
 	socket = cmp.Or(socket, DefaultSocket)
-	c := &Client{socket: socket}
+	c := &Client{socket: socket, patience: patience, aliveWithin: aliveWithin}
 	if !strings.HasPrefix(socket, "@") {
 		c.fallback = AbstractFallback(socket)
 	}
@@ -162,10 +171,56 @@ const maxMetrics = 16 << 20
 // quick is do for requests that are answered at once. An agentinit that does not answer within
 // quickTimeout counts as unreachable.
 func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
-		&UnreachableError{Socket: c.socket, Err: fmt.Errorf("no answer within %v", quickTimeout)})
+	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout, &UnreachableError{Socket: c.socket, Err: noAnswer(quickTimeout)})
 	defer cancel()
 	return c.do(ctx, method, path, query, in, out)
+}
+
+// noAnswer says what is known about a server that accepts connections: the kernel does so for a stopped
+// process too.
+func noAnswer(within time.Duration) error {
+	return fmt.Errorf("no answer within %v: the process that listens there is stopped (SIGSTOP), frozen or overloaded", within)
+}
+
+// watch ends a connection if the server answers no request any more while ctx waits for this answer. A
+// server can be busy with a stop or with large log files for any time; so watch asks it something simple on
+// another connection. end returns why the connection was ended. If ctx has a deadline, watch does nothing.
+func (c *Client) watch(ctx context.Context, conn net.Conn) (end func() error) {
+	if _, ok := ctx.Deadline(); ok {
+		return func() error { return nil }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	silent := make(chan error, 1)
+	go func() {
+		defer close(silent)
+		ask := time.NewTicker(c.patience)
+		defer ask.Stop()
+		for {
+			select {
+			case <-ask.C:
+			case <-ctx.Done():
+				return
+			}
+			if !c.alive(ctx) {
+				silent <- noAnswer(c.patience + c.aliveWithin)
+				conn.SetDeadline(time.Unix(1, 0))
+				return
+			}
+		}
+	}()
+	return func() error {
+		cancel()
+		return <-silent
+	}
+}
+
+// alive tells whether the server answers, or may: only a connection that is not accepted or not answered
+// in time shows that it does not.
+func (c *Client) alive(ctx context.Context) bool {
+	asked, cancel := context.WithTimeout(ctx, c.aliveWithin)
+	defer cancel()
+	_, err := c.Version(asked)
+	return err == nil || ctx.Err() != nil || asked.Err() == nil && !errors.Is(err, unix.EAGAIN)
 }
 
 // get asks for a T that is answered at once.
@@ -237,16 +292,26 @@ func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 	body := &connBody{conn: conn}
 	// A deadline in the past ends every read and write at once.
 	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
+	unwatched := c.watch(req.Context(), conn)
+	resp, err := exchange(conn, req)
+	if err = cmp.Or(unwatched(), err); err != nil {
+		body.release()
+		return nil, err
+	}
+	body.ReadCloser, resp.Body = resp.Body, body
+	return resp, nil
+}
+
+// exchange sends a request and reads the header of its answer.
+func exchange(conn net.Conn, req *http.Request) (*http.Response, error) {
 	req.Close = true
 	out := &sender{w: conn}
 	sent := req.Write(out)
 	switch {
 	case sent == nil:
 	case out.err == nil:
-		body.release()
 		return nil, &unreadError{sent}
 	case !errors.Is(out.err, unix.EPIPE):
-		body.release()
 		return nil, out.err
 	}
 	// agentinit answers a request that it refuses before it has read the whole body, and closes the
@@ -254,11 +319,9 @@ func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 	head := &io.LimitedReader{R: conn, N: maxHeadBytes}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(head, 16<<10), req)
 	if err != nil {
-		body.release()
 		return nil, cmp.Or(out.err, err)
 	}
 	head.N = math.MaxInt64 // this bounds the header only; the readers of the body bound the body
-	body.ReadCloser, resp.Body = resp.Body, body
 	return resp, nil
 }
 
