@@ -66,6 +66,16 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		detail               string
 	}{
 		{"GET", "/nowhere", "", 404, "no such route"},
+		{"GET", "//", "", 404, "no such route"},
+		{"GET", "//x", "", 404, "no such route"},
+		{"GET", "/../x", "", 404, "no such route"},
+		{"GET", "/v1//status", "", 404, "no such route"},
+		{"GET", "/v1/./status", "", 404, "no such route"},
+		{"POST", "/v1/x/../stop", "", 404, "no such route"},
+		{"GET", "/v1/status/", "", 404, "no such route"},
+		{"GET", "/adapters", "", 404, "no such route"},
+		{"GET", "/adapters/v1//beads", "", 404, "no such route"},
+		{"OPTIONS", "/v1/..", "", 404, "no such route"},
 		{"GET", "/v1/start", "", 405, "allowed: POST"},
 		{"DELETE", "/v1/log-level", "", 405, "allowed: "},
 		{"POST", "/v1/start", "", 400, "neither names nor all"},

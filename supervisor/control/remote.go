@@ -115,13 +115,14 @@ func (s *Server) Remote(grant func(*http.Request) Grant) http.Handler {
 		mux.Handle(path, s.methodNotAllowed(methods))
 	}
 	mux.Handle("/", s.noRoute(remoteOpenAPIPath))
+	clean := s.onlyCleanPaths(mux, remoteOpenAPIPath)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := grant(r)
 		peer := Peer{UID: noUser, GID: noUser, Granted: g.Access, Principal: g.Principal}
 		a := &answer{ResponseWriter: w}
 		r = r.WithContext(context.WithValue(r.Context(), peerKey{}, peer))
 		defer s.contain(a, r)
-		mux.ServeHTTP(a, r)
+		clean.ServeHTTP(a, r)
 	})
 }
 

@@ -79,6 +79,8 @@ func TestRemoteByRole(t *testing.T) {
 		{"POST", "/v1/box/apply", `null`, 403, 403, 400},
 		{"DELETE", "/v1/programs/web", "", 405, 405, 405},
 		{"POST", "/v1/box/shutdown", "", 404, 404, 404},
+		{"GET", "/v1/programs//why", "", 404, 404, 404},
+		{"POST", "/v1/programs/x/../web/stop", "", 404, 404, 404},
 	} {
 		t.Run(c.method+" "+c.path+c.body, func(t *testing.T) {
 			srv := remoteServer(t, controltest.New(controltest.Program("db"), controltest.Program("web")))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -193,4 +194,18 @@ func (s *Server) noRoute(list string) http.HandlerFunc {
 	e := api.Errorf(api.CodeNotFound, "no such route")
 	e.Hint = "GET " + list + " lists them"
 	return func(w http.ResponseWriter, _ *http.Request) { s.fail(w, e) }
+}
+
+// onlyCleanPaths refuses a path such as //x, /x/../y and *. http.ServeMux redirects it to another path, with
+// a page of HTML.
+func (s *Server) onlyCleanPaths(mux *http.ServeMux, list string) http.Handler {
+	refuse := s.noRoute(list)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given := r.URL.EscapedPath()
+		if clean := path.Clean("/" + given); given != clean && (clean == "/" || given != clean+"/") {
+			refuse(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }

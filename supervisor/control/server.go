@@ -40,7 +40,7 @@ const stage = "supervisor"
 // Server serves one control socket.
 type Server struct {
 	cfg      Config
-	mux      func() *http.ServeMux
+	mux      func() http.Handler
 	panics   atomic.Uint64
 	quiet    *event.Throttle // for refusals
 	noisy    *event.Throttle // for trouble
@@ -71,7 +71,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-func (s *Server) layOut() *http.ServeMux {
+func (s *Server) layOut() http.Handler {
 	mux := http.NewServeMux()
 	allowed := make(map[string][]string)
 	for _, rt := range append(routes(), supervisordRoutes()...) {
@@ -82,8 +82,9 @@ func (s *Server) layOut() *http.ServeMux {
 		mux.Handle(path, s.methodNotAllowed(methods))
 	}
 	mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
+	mux.Handle(api.AdaptersPrefix, s.noRoute(openAPIPath)) // ServeMux would redirect it to the path with "/"
 	mux.Handle("/", s.noRoute(openAPIPath))
-	return mux
+	return s.onlyCleanPaths(mux, openAPIPath)
 }
 
 // Panics returns how many handlers have panicked.
