@@ -319,6 +319,35 @@ func (b *builder) declared(resolved *plan.Plan) {
 		b.box.Security.Effective.User = "0:0"
 		b.box.Security.Effective.CapAdd = hardening.Union(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
 	}
+	b.kept(resolved)
+}
+
+// kept adds the capabilities that the sandboxes of programs keep to a box that runs as root: agentinit can
+// hand on only what it has. Engines give other users none of them, which is noted.
+func (b *builder) kept(resolved *plan.Plan) {
+	security := &b.box.Security.Effective
+	for i := range resolved.Programs {
+		p := &resolved.Programs[i]
+		sandbox := p.Spec.Sandbox
+		if sandbox == nil || sandbox.Mode == "off" || p.Spec.Instance > 0 {
+			continue
+		}
+		names := hardening.Capabilities(sandbox.Capabilities)
+		if uid, _, _ := strings.Cut(security.User, ":"); uid == "0" {
+			security.CapAdd = hardening.Union(security.CapAdd, names)
+			continue
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(security.CapAdd, name) })
+		if len(names) == 0 {
+			continue
+		}
+		do := "leave them out of sandbox.capabilities"
+		if b.box.Profile == "none" {
+			do += ", or write user = \"root\" for the program: the box then runs as root and has them"
+		}
+		b.box.Notes = append(b.box.Notes, fmt.Sprintf("the box runs as user %s, without the capabilities %s that the sandbox of %s keeps; %s",
+			security.User, strings.Join(names, ", "), p.Spec.Group, do))
+	}
 }
 
 // logFiles notes each directory of log files that the read-only root of the box keeps from being written.

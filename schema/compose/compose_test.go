@@ -646,3 +646,29 @@ ports = ["127.0.0.1:80:8080", "81:8080", "[::1]:80:8080", "10.0.0.1:80:9000", "8
 		}
 	}
 }
+
+// agentinit can hand on only the capabilities that the container has.
+func TestCapabilitiesOfSandboxes(t *testing.T) {
+	box, _ := loadAny(t, `
+[programs.nginx]
+command = "nginx"
+user = "root"
+sandbox = { preset = "web" }
+[programs.ping]
+command = "ping"
+user = "nobody"
+instances = 2
+sandbox = { capabilities = ["cap_net_raw"] }
+[programs.off]
+command = "off"
+sandbox = { mode = "off", capabilities = ["SYS_PTRACE"] }
+`)
+	if got := strings.Join(box.Security.Effective.CapAdd, " "); got != "KILL SETGID SETUID NET_BIND_SERVICE CHOWN DAC_OVERRIDE NET_RAW" || len(box.Notes) > 0 {
+		t.Errorf("the box has %s, and the notes %q", got, box.Notes)
+	}
+	box, _ = loadAny(t, "[programs.web]\ncommand = 'web'\ninstances = 2\nsandbox = { capabilities = ['NET_BIND_SERVICE'] }\n[programs.app]\ncommand = 'app'\nsandbox = { preset = 'python' }\n")
+	want := []string{`the box runs as user 1000:1000, without the capabilities NET_BIND_SERVICE that the sandbox of web keeps; leave them out of sandbox.capabilities, or write user = "root" for the program: the box then runs as root and has them`}
+	if len(box.Security.Effective.CapAdd) > 0 || !slices.Equal(box.Notes, want) {
+		t.Errorf("the box has %q, and the notes %q", box.Security.Effective.CapAdd, box.Notes)
+	}
+}

@@ -130,7 +130,7 @@ func (m *merge) delta(name string, seen []string) Profile {
 		})
 	}
 	own := Profile{
-		CapAdd: capabilities(block.CapAdd), Tmpfs: block.Tmpfs, WritableVolumes: block.WritableVolumes, Devices: block.Devices,
+		CapAdd: Capabilities(block.CapAdd), Tmpfs: block.Tmpfs, WritableVolumes: block.WritableVolumes, Devices: block.Devices,
 		GroupAdd: block.GroupAdd, Runtime: cmp.Or(block.RuntimeOverride, block.Runtime), DeviceRequests: requests(block.DeviceRequests),
 	}
 	d = union(d, own)
@@ -138,9 +138,9 @@ func (m *merge) delta(name string, seen []string) Profile {
 	return d
 }
 
-// capabilities writes each capability of Linux in its usual form, such as SYS_ADMIN. Kubernetes knows no
+// Capabilities writes each capability of Linux in its usual form, such as SYS_ADMIN. Kubernetes knows no
 // name that begins with CAP_, and two forms of one name would be a repeat.
-func capabilities(names []string) []string {
+func Capabilities(names []string) []string {
 	out := slices.Clone(names)
 	for i, name := range out {
 		if n, ok := capability.Number(name); ok {
