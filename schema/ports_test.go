@@ -113,3 +113,17 @@ func TestForeignWords(t *testing.T) {
 		}
 	}
 }
+
+// The volumes of exceptions follow the same rules.
+func TestWritableVolumes(t *testing.T) {
+	_, _, findings := Load("agentbox.toml", []byte("[security.exceptions.solid-pod-rs]\nwritable_volumes = ['solid-data:/var/lib/solid', 'two words:/x', 'x:/x', 'data:x']\n"))
+	var columns []int
+	for _, f := range findings {
+		if f.Code == "E016" && f.Line == 2 {
+			columns = append(columns, f.Column)
+		}
+	}
+	if !slices.Equal(columns, []int{50, 66, 74}) {
+		t.Errorf("the errors are in the columns %v of %v", columns, findings)
+	}
+}

@@ -267,7 +267,7 @@ func securityShape() *shape {
 		return table(doc, append(own, reason, groups, opts, runtime)...).absent()
 	}
 	volumes := func(example string) key {
-		return field("writable_volumes", texts("Volumes mounted writable.").eg([]any{example}))
+		return field("writable_volumes", list("Volumes mounted writable.", text("").formOf(decodes[Volume])).eg([]any{example}))
 	}
 	return table("Hardening of the container: exceptions from the baseline.",
 		field("audit_acknowledged", onOff("The additions named by W021 are known and wanted.").own()),

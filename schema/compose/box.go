@@ -263,12 +263,11 @@ func (b *builder) mounts(features []catalog.Feature) error {
 		}
 	}
 	for _, text := range b.box.Security.Effective.WritableVolumes {
-		source, rest, ok := strings.Cut(text, ":")
-		target, mode, _ := strings.Cut(rest, ":")
-		if !ok || source == "" || !strings.HasPrefix(target, "/") {
-			return fmt.Errorf("writable_volumes has %q; what is wanted is \"volume:/path\"", text)
+		v, err := schema.ParseVolume(text)
+		if err != nil {
+			return fmt.Errorf("writable_volumes has %q; write %w", text, err)
 		}
-		b.mount(Mount{Source: source, Target: target, ReadOnly: mode == "ro", Declared: true})
+		b.mount(Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly, Declared: true})
 	}
 	b.box.Volumes = slices.Collect(maps.Keys(volumes))
 	b.declareVolumes()

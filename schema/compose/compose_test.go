@@ -405,13 +405,13 @@ env = "ONCALL"
 // No value of a manifest can break out of its place in the file or be interpolated.
 func TestHostileValues(t *testing.T) {
 	nasty := "a: b # ${HOME} $(X) $$y $$(Z) \"'`\\n{x}\t%i"
-	text := fmt.Sprintf("[core]\norchestration = %q\n[observability]\notlp_endpoint = %q\n[toolchains]\ncode_server = true\n[security.exceptions.code-server]\nwritable_volumes = ['x:/y ${Z}']", nasty, nasty)
+	text := fmt.Sprintf("[core]\norchestration = %q\n[observability]\notlp_endpoint = %q\n[toolchains]\ncode_server = true\n[security.exceptions.code-server]\nwritable_volumes = ['data:/y {Z}%%i']", nasty, nasty)
 	box := load(t, text)
 	s := service(t, box, "agentbox")
 	if got := at(t, s, "environment", "AGENTBOX_OTLP_ENDPOINT"); got != strings.ReplaceAll(nasty, "$", "$$") {
 		t.Errorf("compose: %q", got)
 	}
-	if got := fmt.Sprint(s["volumes"]); !strings.Contains(got, "x:/y $${Z}") {
+	if got := fmt.Sprint(s["volumes"]); !strings.Contains(got, "data:/y {Z}%i") {
 		t.Errorf("volumes %s", got)
 	}
 	found := false
@@ -431,7 +431,7 @@ func TestHostileValues(t *testing.T) {
 	unit := string(box.Quadlet()[0].Content)
 	for _, want := range []string{
 		`Environment="AGENTBOX_OTLP_ENDPOINT=` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(nasty) + `"`,
-		"Volume=agentbox-x:/y $${Z}",
+		"Volume=agentbox-data:/y {Z}%%i",
 	} {
 		if !strings.Contains(unit, "\n"+want+"\n") {
 			t.Errorf("no line %s in\n%s", want, unit)
@@ -567,11 +567,15 @@ volumes = ["~/x:/a", "~:/b", ".:/c", "./100%n:/d", "/srv/50%data:/e", "data:/f:r
 [adapters]
 pods = "local-solid-rs"
 [security.exceptions.solid-pod-rs]
-writable_volumes = ["solid-data:/h\nPodmanArgs=--privileged"]`)
+writable_volumes = ["solid-data:/h"]
+group_add = ["a\nPodmanArgs=--privileged"]`)
 	unit := string(box.Quadlet()[0].Content)
+	if !strings.Contains(unit, "\nPodmanArgs=--group-add=a PodmanArgs=--privileged\n") {
+		t.Errorf("a line break in a group has made a second line of\n%s", unit)
+	}
 	for _, want := range []string{
 		"%h/x:/a", "%h:/b", "%E/agentbox:/c", "%E/agentbox/100%%n:/d", "/srv/50%%data:/e", "agentbox-data:/f:ro", "../y:/g",
-		"agentbox-solid-data:/h PodmanArgs=--privileged", "%E/agentbox/agentbox.toml:/etc/agentbox.toml:ro",
+		"agentbox-solid-data:/h", "%E/agentbox/agentbox.toml:/etc/agentbox.toml:ro",
 	} {
 		if !strings.Contains(unit, "\nVolume="+want+"\n") {
 			t.Errorf("no volume %s in\n%s", want, unit)

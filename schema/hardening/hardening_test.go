@@ -53,7 +53,7 @@ cap_add = ["SYS_ADMIN"]
 security_opt_override = ["seccomp=unconfined"]
 group_add = ["video", "render"]
 [security.exceptions.code-server]
-writable_volumes = ["v:/v"]
+writable_volumes = ["vv:/v"]
 runtime_override = "kata"
 `)
 	p := a.Effective
@@ -61,7 +61,7 @@ runtime_override = "kata"
 	if p.Tmpfs[0] != "/tmp:size=1G" || !strings.HasPrefix(p.Tmpfs[1], "/run:mode=") || strings.Join(p.Tmpfs[5:], " ") != "/tmp/.X11-unix:size=1M" {
 		t.Errorf("tmpfs is not a union without repeats: %v", p.Tmpfs)
 	}
-	if !slices.Equal(p.GroupAdd, []string{"video", "render"}) || !slices.Equal(p.CapAdd, []string{"SYS_ADMIN"}) || !slices.Equal(p.WritableVolumes, []string{"v:/v"}) {
+	if !slices.Equal(p.GroupAdd, []string{"video", "render"}) || !slices.Equal(p.CapAdd, []string{"SYS_ADMIN"}) || !slices.Equal(p.WritableVolumes, []string{"vv:/v"}) {
 		t.Errorf("%+v", p)
 	}
 	// The key seccomp gets the most permissive value. The other key of the baseline stays. A new
