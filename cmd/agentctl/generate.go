@@ -78,7 +78,7 @@ func generators() []generator {
 		}},
 		{name: "quadlet", short: "podman systemd units", units: true, render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
 			o.notes = b.Notes
-			return b.Quadlet(), nil
+			return b.Quadlet()
 		}},
 	}
 }

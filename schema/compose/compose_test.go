@@ -59,7 +59,7 @@ func render(t *testing.T, box *compose.Box, text []byte) map[string][]byte {
 	}
 	cluster, _ := box.Kubernetes(compose.Kubernetes{Text: text, PodMonitor: true})
 	out := map[string][]byte{"docker-compose.yml": box.Compose(), "agentbox.yaml": cluster, "agentbox.env": env, "image.json": image}
-	for _, f := range box.Quadlet() {
+	for _, f := range quadlet(t, box) {
 		out[f.Name] = f.Content
 	}
 	return out
@@ -238,7 +238,7 @@ func TestBudgetsFit(t *testing.T) {
 	if got := at(t, service(t, box, "agentbox"), "healthcheck", "start_period"); got != "301s" {
 		t.Errorf("start_period %v: the seal may take 301 s", got)
 	}
-	if unit := string(box.Quadlet()[0].Content); !strings.Contains(unit, "HealthStartPeriod=301s\n") {
+	if unit := string(quadlet(t, box)[0].Content); !strings.Contains(unit, "HealthStartPeriod=301s\n") {
 		t.Errorf("the start period of the unit is not that of the seal:\n%s", unit)
 	}
 	pod := statefulSet(t, box)
@@ -428,7 +428,7 @@ func TestHostileValues(t *testing.T) {
 		t.Errorf("env %v", err)
 	}
 	// systemd replaces variables in the command that podman makes of the unit.
-	unit := string(box.Quadlet()[0].Content)
+	unit := string(quadlet(t, box)[0].Content)
 	for _, want := range []string{
 		`Environment="AGENTBOX_OTLP_ENDPOINT=` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(nasty) + `"`,
 		"Volume=agentbox-data:/y {Z}%%i",
@@ -490,7 +490,7 @@ func TestSeccompProfileOfTheOperator(t *testing.T) {
 		"unconfined":     {"", "unconfined"},
 	} {
 		box := load(t, "[desktop]\nenabled = true\n[security.exceptions.desktop]\nsecurity_opt_override = ['seccomp="+value+"']\n")
-		if unit := string(box.Quadlet()[0].Content); !strings.Contains(unit, "\nSeccompProfile="+want.unit+"\n") {
+		if unit := string(quadlet(t, box)[0].Content); !strings.Contains(unit, "\nSeccompProfile="+want.unit+"\n") {
 			t.Errorf("%s: the unit has no SeccompProfile=%s:\n%s", value, want.unit, unit)
 		}
 		profile := at(t, statefulSet(t, box), "containers", 0, "securityContext", "seccompProfile").(map[string]any)
@@ -569,7 +569,7 @@ pods = "local-solid-rs"
 [security.exceptions.solid-pod-rs]
 writable_volumes = ["solid-data:/h"]
 group_add = ["a\nPodmanArgs=--privileged"]`)
-	unit := string(box.Quadlet()[0].Content)
+	unit := string(quadlet(t, box)[0].Content)
 	if !strings.Contains(unit, "\nPodmanArgs=--group-add=a PodmanArgs=--privileged\n") {
 		t.Errorf("a line break in a group has made a second line of\n%s", unit)
 	}
@@ -581,6 +581,30 @@ group_add = ["a\nPodmanArgs=--privileged"]`)
 			t.Errorf("no volume %s in\n%s", want, unit)
 		}
 	}
+}
+
+func quadlet(t *testing.T, box *compose.Box) []compose.File {
+	t.Helper()
+	files, err := box.Quadlet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// A backslash at the end of a line would join it with the next one.
+func TestQuadletRefusesAContinuation(t *testing.T) {
+	for _, text := range []string{
+		"[supervisor]\nvolumes = ['data:/x\\']\n",
+		"[adapters]\npods = 'local-solid-rs'\n[security.exceptions.solid-pod-rs]\ngroup_add = ['a\\']\n",
+	} {
+		box, _ := loadAny(t, text)
+		if _, err := box.Quadlet(); err == nil || !strings.Contains(err.Error(), "backslash") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	box, _ := loadAny(t, "[supervisor]\nvolumes = ['data:/x\\:ro', './a\\b:/y']\nwritable = ['/z\\']\n")
+	quadlet(t, box)
 }
 
 // A claim has no files of the machine that the description was made on. A note says so of what the

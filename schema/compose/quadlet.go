@@ -20,19 +20,25 @@ type File struct {
 
 // Quadlet writes podman systemd units (podman-systemd.unit(5)): the box, its network and, if there
 // is one, the model server.
-func (b *Box) Quadlet() []File {
+func (b *Box) Quadlet() ([]File, error) {
+	box := b.quadletBox()
 	files := []File{
-		{"agentbox.container", []byte(b.header() + b.quadletBox())},
+		{"agentbox.container", []byte(b.header() + box.String())},
 		{"agentbox.network", []byte(b.header() + "\n[Network]\nNetworkName=agentbox\n")},
 	}
-	if b.Sidecar != nil {
-		files = append(files, File{"agentbox-ollama.container", []byte(b.header() + b.quadletSidecar())})
+	if b.Sidecar == nil {
+		return files, box.err
 	}
-	return files
+	sidecar := b.quadletSidecar()
+	files = append(files, File{"agentbox-ollama.container", []byte(b.header() + sidecar.String())})
+	return files, cmp.Or(box.err, sidecar.err)
 }
 
 // unit collects the lines of a unit file.
-type unit struct{ strings.Builder }
+type unit struct {
+	strings.Builder
+	err error // the first value that no unit can have
+}
 
 func (u *unit) section(name string) { fmt.Fprintf(u, "\n[%s]\n", name) }
 
@@ -47,6 +53,9 @@ func (u *unit) set(key string, values ...string) {
 // line writes a key whose specifiers are escaped, or meant as such. Podman makes a part of ExecStart of
 // it without escaping, and systemd replaces variables there, so a dollar sign is written twice.
 func (u *unit) line(key, value string) {
+	if strings.HasSuffix(value, `\`) {
+		u.err = cmp.Or(u.err, fmt.Errorf("%s=%s cannot be written into a unit: a backslash at the end of a line joins it with the next one (systemd.syntax(7)); use a value without it", key, value))
+	}
 	fmt.Fprintf(u, "%s=%s\n", key, strings.NewReplacer("\n", " ", "\r", " ", "$", "$$").Replace(value))
 }
 
@@ -58,7 +67,7 @@ func (u *unit) words(key string, values ...string) {
 	}
 }
 
-func (b *Box) quadletBox() string {
+func (b *Box) quadletBox() *unit {
 	u := &unit{}
 	u.section("Unit")
 	u.set("Description", "agentbox")
@@ -105,7 +114,7 @@ func (b *Box) quadletBox() string {
 	u.set("TimeoutStopSec", seconds(b.StopTimeout+beyondGrace))
 	u.section("Install")
 	u.set("WantedBy", "default.target")
-	return u.String()
+	return u
 }
 
 // unitPath is a path of the machine in the form of a unit.
@@ -190,7 +199,7 @@ func (b *Box) quadletEnvironment(u *unit) {
 	}
 }
 
-func (b *Box) quadletSidecar() string {
+func (b *Box) quadletSidecar() *unit {
 	u := &unit{}
 	u.section("Unit")
 	u.set("Description", "model server of the agentbox")
@@ -206,5 +215,5 @@ func (b *Box) quadletSidecar() string {
 	u.set("Restart", "always")
 	u.section("Install")
 	u.set("WantedBy", "default.target")
-	return u.String()
+	return u
 }
