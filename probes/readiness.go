@@ -66,14 +66,15 @@ type Verdict struct {
 // would be ready before its boot has completed.
 func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
 	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
-	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: bootGoesOn(nil)})
+	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel})
 	for _, q := range initial {
 		r.Set(q)
 	}
 	return r
 }
 
-// SentinelID is the id of the requirement that bootstrap has completed.
+// SentinelID is the id of the requirement that bootstrap has completed. While it is not met and has no Reason,
+// the boot goes on, and a report says what it waits for. A Reason says why the seal was given up.
 const SentinelID = "bootstrap-sentinel"
 
 // Set adds or replaces one requirement. When that changes the verdict, the
@@ -205,14 +206,13 @@ func (r *Readiness) build() Verdict {
 	reqs := make([]Requirement, len(list))
 	for i, e := range list {
 		reqs[i] = e.Requirement
-		if e.Met || r.programs == nil {
+		if e.Met {
 			continue
 		}
-		if e.ID == SentinelID && e.Reason == bootGoesOn(nil) { // not so after the seal is given up
-			_, programs := r.programs.All()
-			reqs[i].Reason = bootGoesOn(programs)
+		if e.ID == SentinelID && e.Reason == "" {
+			reqs[i].Reason = r.bootGoesOn()
 		}
-		if e.Kind != KindProgram {
+		if e.Kind != KindProgram || r.programs == nil {
 			continue
 		}
 		if p, known := r.programs.Status(strings.TrimPrefix(e.ID, programPrefix)); known {
@@ -233,7 +233,11 @@ const mostNamed = 3
 
 // bootGoesOn is why the sentinel is missing. It names the programs that the boot can be waiting for. The
 // required ones have a requirement of their own.
-func bootGoesOn(programs []program.Status) string {
+func (r *Readiness) bootGoesOn() string {
+	var programs []program.Status
+	if r.programs != nil {
+		_, programs = r.programs.All()
+	}
 	var names []string
 	more := 0
 	for i := range programs {
