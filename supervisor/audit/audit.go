@@ -52,11 +52,17 @@ type Entry struct {
 	Details map[string]any `json:"details,omitempty"`
 	// Prev is the hash of the line before; "" for the first line.
 	Prev string `json:"prev"`
+
+	encoded json.RawMessage // Details as JSON, if that was made already
 }
 
 // MarshalJSON writes what encoding/json would write without it. To look at the type takes that package half a
 // millisecond of processor time, at the first entry of a box, and that is often the record of its TERM.
 func (e Entry) MarshalJSON() ([]byte, error) {
+	var details any = e.Details
+	if e.encoded != nil {
+		details = e.encoded
+	}
 	out := []byte{'{'}
 	for _, m := range []struct {
 		name    string
@@ -71,7 +77,7 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 		{"principal", e.Principal, e.Principal != ""},
 		{"remote", e.Remote, e.Remote != ""},
 		{"peer", e.Peer, e.Peer != nil},
-		{"details", e.Details, len(e.Details) > 0},
+		{"details", details, len(e.Details) > 0},
 		{"prev", e.Prev, true},
 	} {
 		if !m.present {
@@ -165,8 +171,12 @@ func (l *Log) masked(e Entry) Entry {
 		return e
 	}
 	data, err := json.Marshal(e.Details)
+	if err != nil {
+		return e
+	}
 	text := l.mask(string(data))
-	if err != nil || text == string(data) {
+	if text == string(data) {
+		e.encoded = data
 		return e
 	}
 	e.Details = nil
@@ -187,7 +197,7 @@ func (l *Log) Append(e Entry) {
 		err = fmt.Errorf("the details are too long: the entry has %d bytes", len(body))
 	}
 	if err != nil { // also if JSON cannot encode one of the details
-		e.Details = map[string]any{"error": err.Error()}
+		e.Details, e.encoded = map[string]any{"error": err.Error()}, nil
 		if body, err = e.MarshalJSON(); err != nil {
 			return
 		}

@@ -100,7 +100,7 @@ func TestEntryAsEncodingJSONWritesIt(t *testing.T) {
 		Details: map[string]any{"programs": []string{"b", "a"}, "force": true}, Prev: "ab",
 	}
 	for field, v := range reflect.ValueOf(full).Fields() {
-		if v.IsZero() {
+		if field.IsExported() && v.IsZero() {
 			t.Errorf("%s is empty: it would not be seen if it were missing", field.Name)
 		}
 	}
@@ -149,6 +149,24 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 	if r, err := l.Check(); err != nil || r.Problem != "" || r.Lines != 3 {
 		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// counted counts how often it is encoded.
+type counted struct{ times *int }
+
+func (c counted) MarshalJSON() ([]byte, error) {
+	*c.times++
+	return []byte("1"), nil
+}
+
+func TestDetailsAreEncodedOnce(t *testing.T) {
+	l := open(t, "")
+	l.SetMask(func(text string) string { return text })
+	times := 0
+	l.Append(Entry{Via: "socket", Action: "stop", Details: map[string]any{"n": counted{&times}}})
+	if line := string(l.Lines(0)[0]); times != 1 || !strings.Contains(line, `"details":{"n":1}`) {
+		t.Errorf("encoded %d times: %s", times, line)
 	}
 }
 
