@@ -799,3 +799,11 @@ func TestABoxWithoutAKeySaysSo(t *testing.T) {
 		t.Errorf("%v, keys %q", err, known)
 	}
 }
+
+// A reason is one line, also if several errors make it up.
+func TestAReasonIsOneLine(t *testing.T) {
+	f := fail(ExitPrepare, errors.Join(errors.New("cannot make /a"), errors.New("cannot make /b")), "cannot prepare a root directory")
+	if got := f.Error(); got != "cannot prepare a root directory: cannot make /a; cannot make /b" {
+		t.Errorf("the reason is %q", got)
+	}
+}

@@ -10,6 +10,7 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Code is an exit status of agentinit.
@@ -69,7 +70,7 @@ func (f *Failure) Error() string {
 	}
 	text := f.Reason
 	if cause != nil {
-		text += ": " + cause.Error()
+		text += ": " + strings.ReplaceAll(cause.Error(), "\n", "; ") // errors.Join writes a line for each error
 	}
 	return text
 }
