@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(built.Tests{M: m}, map[string]func(){"agentinit": main, "answers-twice": answersTwice})
+	testscript.Main(built.Tests{M: m}, map[string]func(){"agentinit": main, "answers-twice": answersTwice, "other-major": otherMajor})
 }
 
 // TestScripts runs testdata/script with the real command.
