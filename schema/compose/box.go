@@ -310,15 +310,23 @@ func (b *builder) declared(resolved *plan.Plan) {
 	b.box.Security.Effective.Tmpfs = slices.DeleteFunc(slices.Clone(b.box.Security.Effective.Tmpfs), func(t string) bool {
 		return slices.ContainsFunc(b.box.Mounts, func(m Mount) bool { return m.Target == hardening.TmpfsPath(t) })
 	})
-	if b.box.Profile == "none" && slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
-		return p.User != "" || p.Group != "" || len(p.Groups) > 0
-	}) {
-		// Only root can start programs as another user. Without these capabilities, even root
+	if b.box.Profile == "none" && b.namesUser(resolved) {
+		// Only root can start a process as another user. Without these capabilities, even root
 		// cannot change to that user or send it signals.
 		b.box.Security.Effective.User = "0:0"
 		b.box.Security.Effective.CapAdd = hardening.Union(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
 	}
 	b.kept(resolved)
+}
+
+// namesUser tells whether a program or an agent has a user or groups that agentinit must set.
+func (b *builder) namesUser(resolved *plan.Plan) bool {
+	m := b.view.Manifest
+	agents := m.Adapters.Orchestrator == "local-process-manager" && (m.Supervisor.Agents.User != "" ||
+		slices.ContainsFunc(slices.Collect(maps.Values(m.Templates)), func(t schema.Template) bool { return t.User != "" }))
+	return agents || slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
+		return p.User != "" || p.Group != "" || len(p.Groups) > 0
+	})
 }
 
 // kept adds the capabilities that the sandboxes of programs keep to a box that runs as root: agentinit can

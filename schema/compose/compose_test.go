@@ -700,3 +700,18 @@ sandbox = { mode = "off", capabilities = ["SYS_PTRACE"] }
 		t.Errorf("the box has %q, and the notes %q", box.Security.Effective.CapAdd, box.Notes)
 	}
 }
+
+// Agents, too, can have another user than the box only if it runs as root.
+func TestUserOfAgents(t *testing.T) {
+	const local = "[bootstrap]\nprofile = 'none'\n[adapters]\norchestrator = 'local-process-manager'\n"
+	for text, want := range map[string]string{
+		local: "1000:1000",
+		local + "[supervisor.agents]\nuser = '1001'\n":                        "0:0",
+		local + "[templates.coder]\ncommand = ['coder']\nuser = '1001'\n":     "0:0",
+		"[bootstrap]\nprofile = 'none'\n[supervisor.agents]\nuser = '1001'\n": "1000:1000", // no agents here
+	} {
+		if box, _ := loadAny(t, text); box.Security.Effective.User != want {
+			t.Errorf("%s\nruns as %s, want %s", text, box.Security.Effective.User, want)
+		}
+	}
+}
