@@ -236,6 +236,7 @@ func (b *box) build() error {
 	c.memoryLimit = c.system.MemoryLimit()
 	b.owner.BoxMemory(c.memoryLimit)
 	limitHeap(b.getenv, c.memoryLimit)
+	b.plane.Bound(c.memoryLimit)
 	if err := b.join(c, b.manifest()); err != nil {
 		c.audit.Flush()
 		return errors.Join(err, c.system.Close())

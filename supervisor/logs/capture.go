@@ -101,7 +101,7 @@ type stream struct {
 	expected  atomic.Bool // whether it is in the reactor's partials
 	ended     atomic.Bool
 	pid       int
-	credit    int64 // what was taken of Plane.pipeBytes
+	credit    int // what was taken of Plane.pipes
 	frame     framer
 	backlog   []byte // read, but held back by a full queue
 	stored    piece  // where the ring has the last block that went through store
@@ -135,7 +135,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 			fd: fd, run: o.Run, sink: to, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
 			flushAfter: o.FlushAfter,
 		}
-		s.frame.secrets = &p.secrets
+		s.frame.secrets, s.frame.unfinished = &p.secrets, &p.unfinished
 		if file != nil && !s.rated {
 			s.queue = file.queue
 		}
@@ -323,8 +323,8 @@ func (s *stream) enlarge() {
 		return
 	}
 	s.grown = true
-	if s.plane.pipeBytes.Add(grownPipe) > maxPipeBytes {
-		s.plane.pipeBytes.Add(-grownPipe)
+	if s.plane.pipes.add(grownPipe); s.plane.pipes.exceeds(0) {
+		s.plane.pipes.add(-grownPipe)
 		return
 	}
 	s.credit = grownPipe
@@ -413,7 +413,7 @@ func (s *stream) chunk(blk block, now time.Time) chunk {
 // end passes on an unfinished last line and reports the stream as done. The caller that set ended
 // calls it, once, after closing the descriptor.
 func (s *stream) end() {
-	s.plane.pipeBytes.Add(-s.credit)
+	s.plane.pipes.add(-s.credit)
 	if len(s.backlog) > 0 {
 		backlog := s.backlog
 		s.backlog = nil

@@ -595,7 +595,7 @@ func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
 		}
 		<-c.Done()
 	}
-	if n := p.pipeBytes.Load(); n != 0 {
+	if n := p.pipes.used.Load(); n != 0 {
 		t.Errorf("%d bytes still count", n)
 	}
 }

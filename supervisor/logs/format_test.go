@@ -291,6 +291,69 @@ func FuzzFramer(f *testing.F) {
 	})
 }
 
+// Many programs that never end their lines have little memory together. No byte is lost, and a program
+// alone may have a long line again.
+func TestUnfinishedLinesOfManyPrograms(t *testing.T) {
+	shared := newBudget(2 << 20)
+	framers, in, out := make([]framer, 40), make([][]byte, 40), make([][]byte, 40)
+	for i := range framers {
+		framers[i] = framer{max: 1 << 20, unfinished: shared}
+	}
+	for part := range 16 {
+		for i := range framers {
+			f := &framers[i]
+			data := bytes.Repeat([]byte{byte('a' + part), '\r'}, 28<<10)
+			in[i] = append(in[i], data...)
+			for len(data) > 0 {
+				blk, rest, ok := f.next(data, sinkPiece)
+				if data = rest; ok {
+					out[i] = append(out[i], blk.text...)
+				}
+			}
+			f.trim()
+			if used, most := shared.used.Load(), int64(2<<20+len(framers)*2*crowdedLine); used > most {
+				t.Fatalf("part %d: unfinished lines take %d bytes, want at most %d", part, used, most)
+			}
+		}
+	}
+	for i := range framers {
+		if blk, ok := framers[i].last(); ok {
+			out[i] = append(out[i], blk.text...)
+		}
+		if !bytes.Equal(in[i], out[i]) {
+			t.Errorf("stream %d: %d bytes in, %d bytes out", i, len(in[i]), len(out[i]))
+		}
+	}
+	if used := shared.used.Load(); used != 0 {
+		t.Fatalf("%d bytes still count", used)
+	}
+	long := bytes.Repeat([]byte("x"), 1<<20)
+	for data := long; len(data) > 0; {
+		blk, rest, ok := framers[0].next(data, sinkPiece)
+		if data = rest; ok {
+			t.Fatalf("a line alone was divided at %d bytes", len(blk.text))
+		}
+	}
+	if blk, _, ok := framers[0].next(newline, sinkPiece); !ok || len(blk.text) != len(long)+1 || blk.cut {
+		t.Errorf("the line alone is a block of %d bytes, cut %v", len(blk.text), blk.cut)
+	}
+}
+
+// A plane has a share of a small memory, and its own limits in a large one.
+func TestBound(t *testing.T) {
+	for memory, want := range map[uint64][3]int64{
+		0:         {defaultTotalBytes, maxPipeBytes, maxUnfinished},
+		128 << 20: {16 << 20, 8 << 20, 8 << 20},
+		64 << 30:  {defaultTotalBytes, maxPipeBytes, maxUnfinished},
+	} {
+		p := newPlane(t, Config{})
+		p.Bound(memory)
+		if got := [3]int64{p.budget.max.Load(), p.pipes.max.Load(), p.unfinished.max.Load()}; got != want {
+			t.Errorf("of %d bytes: %v, want %v", memory, got, want)
+		}
+	}
+}
+
 // A line of just the longest length is whole, also if it ends with CRLF and however it is read.
 func TestLongestLine(t *testing.T) {
 	line := strings.Repeat("x", 16)
@@ -333,8 +396,14 @@ func abs(n int) int {
 	return n
 }
 
+func newBudget(most int64) *budget {
+	b := new(budget)
+	b.max.Store(most)
+	return b
+}
+
 func TestRing(t *testing.T) {
-	b := &budget{max: 1 << 30}
+	b := newBudget(1 << 30)
 	r := &ring{max: 8192, budget: b}
 	for i := range 10_000 {
 		r.append([]byte(strings.Repeat("x", i%100)+"\n"), chunk{seq: uint64(i)})
@@ -367,7 +436,7 @@ func TestRing(t *testing.T) {
 
 // A block of many lines is forgotten line by line, not at once.
 func TestRingOfBlocks(t *testing.T) {
-	b := &budget{max: 1 << 30}
+	b := newBudget(1 << 30)
 	r := &ring{max: 8192, budget: b}
 	text := strings.Repeat("0123456789\n", 5000)
 	r.append([]byte(text), chunk{seq: 1})
@@ -383,7 +452,7 @@ func TestRingOfBlocks(t *testing.T) {
 
 // Many programs with much output share the budget. Each keeps its newest lines.
 func TestRingBudget(t *testing.T) {
-	b := &budget{max: 256 << 10}
+	b := newBudget(256 << 10)
 	rings := make([]*ring, 100)
 	for i := range rings {
 		rings[i] = &ring{max: 64 << 10, budget: b}
@@ -393,7 +462,7 @@ func TestRingBudget(t *testing.T) {
 			r.append([]byte(strings.Repeat("x", 100)+"\n"), chunk{seq: uint64(i)})
 		}
 	}
-	if limit := b.max + int64(len(rings))*(8<<10); b.used.Load() > limit {
+	if limit := b.max.Load() + int64(len(rings))*(8<<10); b.used.Load() > limit {
 		t.Errorf("%d bytes in all rings, want at most %d", b.used.Load(), limit)
 	}
 	for i, r := range rings {

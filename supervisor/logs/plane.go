@@ -55,6 +55,10 @@ const (
 	// maxPipeBytes bounds the capacity of enlarged pipes. An unprivileged user has 64 MiB for all
 	// pipes unless an administrator changed that.
 	maxPipeBytes = 32 << 20
+	// maxUnfinished bounds the unfinished lines of all streams together. Above it a line is divided as
+	// soon as it has crowdedLine bytes.
+	maxUnfinished = 64 << 20
+	crowdedLine   = 64 << 10
 )
 
 // Plane is the output of all programs of a box. Its methods may be called from any goroutine. Only
@@ -62,7 +66,7 @@ const (
 type Plane struct {
 	cfg     Config
 	console *console
-	budget  budget
+	budget  budget // of the rings
 	seq     atomic.Uint64
 	batches sync.Pool
 	follow  followers
@@ -71,9 +75,10 @@ type Plane struct {
 	born    atomic.Uint64 // how many generations there have been
 	ended   chan struct{} // closed; Capture.Done of captures that have ended
 
-	fileHold  time.Duration // fileHold, but for tests
-	pipeBytes atomic.Int64  // total capacity of enlarged pipes
-	listings  listings
+	fileHold   time.Duration // fileHold, but for tests
+	pipes      budget        // of the capacity of enlarged pipes
+	unfinished budget        // of the unfinished lines that streams hold
+	listings   listings
 
 	mu       sync.Mutex
 	programs map[string]*programLog
@@ -96,12 +101,25 @@ func New(cfg Config) *Plane {
 		cfg.OnTrouble = func(string, error) {}
 	}
 	p := &Plane{cfg: cfg, fileHold: fileHold, programs: map[string]*programLog{}, files: map[string]*fileSink{}, swept: map[string]weak.Pointer[generation]{}}
-	p.budget.max = cfg.TotalBytes
+	p.budget.max.Store(cfg.TotalBytes)
+	p.pipes.max.Store(maxPipeBytes)
+	p.unfinished.max.Store(maxUnfinished)
 	p.ended = make(chan struct{})
 	close(p.ended)
 	p.batches.New = func() any { return new(batch) }
 	p.console = newConsole(cfg)
 	return p
+}
+
+// Bound has the plane take no more than its share of the memory of a small box: an eighth for all rings,
+// and a sixteenth each for unfinished lines and enlarged pipes. memory is 0 if the box has no limit.
+func (p *Plane) Bound(memory uint64) {
+	if memory == 0 {
+		return
+	}
+	for b, share := range map[*budget]uint64{&p.budget: memory / 8, &p.pipes: memory / 16, &p.unfinished: memory / 16} {
+		b.max.Store(int64(min(uint64(b.max.Load()), share)))
+	}
 }
 
 // putBatch keeps scratch space for the next batch, unless a huge line has made it too large.

@@ -53,7 +53,7 @@ func (p *Plane) Remove(program string) {
 	delete(p.programs, program)
 	if pl != nil && !pl.remove() {
 		p.leaving = append(p.leaving, pl)
-		for used := p.leavingBytes(); used > p.budget.max/leavingShare; used = p.leavingBytes() {
+		for used := p.leavingBytes(); used > p.budget.max.Load()/leavingShare; used = p.leavingBytes() {
 			p.leaving[0].close()
 			p.leaving = slices.Delete(p.leaving, 0, 1)
 		}

@@ -143,6 +143,7 @@ func (q *queue) look() {
 	q.waiters = nil
 	if carry := &fl.stream.frame.carry; len(*carry) == 0 {
 		*carry = nil // its array may have the block, which is still being written
+		fl.stream.frame.count()
 	}
 	// The pump cannot call land before mu is free, so the block is still unchanged.
 	fl.stream.store(fl.blk, fl.begun)

@@ -178,7 +178,8 @@ func TestStderrFile(t *testing.T) {
 func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{limit: 1 << 20, hold: fileHold, write: func([]byte) (int, int) { return 0, 0 }, mark: fileMark}
-		p := &Plane{cfg: Config{MaxLine: 1 << 20}, budget: budget{max: 1 << 20}}
+		p := &Plane{cfg: Config{MaxLine: 1 << 20}}
+		p.budget.max.Store(1 << 20)
 		pl := &programLog{name: "web"}
 		for i := range pl.rings {
 			pl.rings[i] = ring{max: 64 << 10, budget: &p.budget}

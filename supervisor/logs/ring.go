@@ -10,14 +10,14 @@ import (
 	"unsafe"
 )
 
-// budget is the number of bytes that all rings of a plane may hold together.
+// budget is the number of bytes that something may take for all streams of a plane together.
 type budget struct {
-	max  int64
+	max  atomic.Int64
 	used atomic.Int64
 }
 
 func (b *budget) add(n int)          { b.used.Add(int64(n)) }
-func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max }
+func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max.Load() }
 
 // chunk is text of one run's stream: whole lines, or one piece of a line. It is divided into lines
 // only when it is read. The text is in memory or in a log file, and never changes.

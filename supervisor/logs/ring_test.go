@@ -109,7 +109,7 @@ func TestRoomForLinesOneByOne(t *testing.T) {
 		"memory": {nil, 2000},
 		"file":   {&generation{}, 15_000},
 	} {
-		r := &ring{max: defaultRingBytes, budget: &budget{max: 1 << 30}}
+		r := &ring{max: defaultRingBytes, budget: newBudget(1 << 30)}
 		text := []byte(strings.Repeat("x", 99) + "\n")
 		for i := range uint64(40_000) {
 			// Another program prints a line after each, and a second goes by.

@@ -26,6 +26,9 @@ type framer struct {
 	cont    bool                      // the next block continues a line that was cut
 	secrets *atomic.Pointer[redactor] // what a cut must not tear apart; nil means nothing
 
+	unfinished *budget // of the unfinished lines of all streams; nil means no limit
+	counted    int     // how much of it this framer has taken
+
 	blocks uint64 // how many blocks were returned
 }
 
@@ -49,13 +52,13 @@ func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
 		case isEnd:
 			return f.block(data[:limit+2], false), data[limit+2:], true
 		case mayBeEnd:
-			f.carry = append(f.carry, data...)
+			f.hold(data)
 			return block{}, nil, false
 		}
 		take := secrets.cutAt(window[:limit])
 		return f.block(data[:take], true), data[take:], true
 	}
-	f.carry = append(f.carry, window...)
+	f.hold(window)
 	return block{}, data[len(window):], false
 }
 
@@ -67,7 +70,8 @@ func (f *framer) whole(buf []byte, held int) (block, bool) {
 		return block{}, false
 	}
 	text := buf[:held+i+1]
-	f.carry = append(f.carry[:0], buf[len(text):]...)
+	f.carry = f.carry[:0]
+	f.hold(buf[len(text):])
 	return f.block(text, false), true
 }
 
@@ -81,7 +85,7 @@ func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 	case i >= 0:
 		return f.block(f.join(data[:i+1]), false), data[i+1:], true
 	case len(data) <= room:
-		f.carry = append(f.carry, data...)
+		f.hold(data)
 		return block{}, nil, false
 	}
 	if len(f.carry) <= limit {
@@ -89,14 +93,34 @@ func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 		case isEnd:
 			return f.block(f.join(data[:room+2]), false), data[room+2:], true
 		case mayBeEnd:
-			f.carry = append(f.carry, data...)
+			f.hold(data)
 			return block{}, nil, false
 		}
 	}
 	text := f.join(data[:room])
-	take := secrets.cutAt(text[:min(len(text), limit)])
-	f.carry = append([]byte(nil), text[take:]...)
+	take := secrets.cutAt(text[:min(len(text), max(limit, f.max))])
+	f.carry = nil
+	f.hold(text[take:])
 	return f.block(text[:take:take], true), data[room:], true
+}
+
+// hold puts text behind the unfinished line.
+func (f *framer) hold(text []byte) {
+	f.carry = append(f.carry, text...)
+	f.count()
+}
+
+// count tells the plane how much memory the unfinished line takes.
+func (f *framer) count() {
+	if f.unfinished == nil {
+		return
+	}
+	n := cap(f.carry)
+	if n <= keepCarry {
+		n = 0
+	}
+	f.unfinished.add(n - f.counted)
+	f.counted = n
 }
 
 // lineEnd tells whether bytes end the line before them.
@@ -149,13 +173,18 @@ func (f *framer) redactor() *redactor {
 	return f.secrets.Load()
 }
 
-// limit is the length at which a line is cut. It leaves room for the longest secret: if a secret
-// were longer than a line, every cut would be within it.
+// limit is the length at which a line is cut. It is less if the unfinished lines of all streams take too
+// much memory. It leaves room for the longest secret: if a secret were longer than a line, every cut
+// would be within it.
 func (f *framer) limit(secrets *redactor) int {
-	if secrets == nil {
-		return f.max
+	limit := f.max
+	if f.unfinished != nil && f.unfinished.exceeds(0) {
+		limit = min(limit, crowdedLine)
 	}
-	return max(f.max, secrets.longest+leastLine)
+	if secrets == nil {
+		return limit
+	}
+	return max(limit, secrets.longest+leastLine)
 }
 
 // cutAt tells where to cut text, a line without its end: not within a character, and not within a
@@ -172,17 +201,24 @@ func (f *framer) flush() (block, bool) {
 		return block{}, false
 	}
 	text := f.carry[:n:n]
-	f.carry = append([]byte(nil), f.carry[n:]...)
+	rest := f.carry[n:]
+	f.carry = nil
+	f.hold(rest)
 	return f.block(text, true), true
 }
 
 // last returns the rest when the stream ends.
 func (f *framer) last() (block, bool) {
-	if len(f.carry) == 0 {
+	if len(f.carry) == 0 && f.counted == 0 {
 		return block{}, false
 	}
 	b := block{text: f.carry, lines: 1, cont: f.cont}
-	f.carry, f.cont = nil, false
+	f.carry = nil
+	f.count()
+	if len(b.text) == 0 {
+		return block{}, false
+	}
+	f.cont = false
 	return b, true
 }
 
@@ -191,6 +227,7 @@ func (f *framer) trim() {
 	if len(f.carry) == 0 && cap(f.carry) > keepCarry {
 		f.carry = nil
 	}
+	f.count()
 }
 
 // runeBorder returns the length of b without a UTF-8 sequence that is cut off at
