@@ -21,7 +21,7 @@ const grpcMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 // overGRPC is the unary call over HTTP/2 that is specified in
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 var overGRPC = protocol{
-	header: http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "User-Agent": {userAgent}},
+	header: http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "User-Agent": {otlp.UserAgent}},
 	frame:  frame,
 	answer: grpcAnswer,
 }

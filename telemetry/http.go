@@ -7,12 +7,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/otlp"
 )
 
-// userAgent has the form that the OTLP exporter specification requires.
-const userAgent = "OTel-OTLP-Exporter-agentinit"
-
 // overHTTP is OTLP/HTTP with binary protobuf.
 var overHTTP = protocol{
-	header: http.Header{"Content-Type": {otlp.ContentType}, "User-Agent": {userAgent}},
+	header: http.Header{"Content-Type": {otlp.ContentType}, "User-Agent": {otlp.UserAgent}},
 	frame:  func(message []byte) []byte { return message },
 	answer: readAnswer,
 }

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
+	"github.com/dreamlab-ai/agentinit/internal/otlp"
 	"github.com/dreamlab-ai/agentinit/telemetry/collectortest"
 )
 
@@ -97,7 +98,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 				t.Errorf("resource %v", r)
 			}
 			for _, h := range collector.Headers() {
-				if h.Get("X-Team") != "red" || h.Get("Authorization") != "Bearer one=two" || h.Get("User-Agent") != userAgent {
+				if h.Get("X-Team") != "red" || h.Get("Authorization") != "Bearer one=two" || h.Get("User-Agent") != otlp.UserAgent {
 					t.Errorf("headers %v", h)
 				}
 			}

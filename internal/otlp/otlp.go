@@ -11,6 +11,9 @@ import (
 // OTLP in JSON, and some do not.
 const ContentType = "application/x-protobuf"
 
+// UserAgent has the form that the OTLP exporter specification requires.
+const UserAgent = "OTel-OTLP-Exporter-agentinit"
+
 // Value is the value of a protobuf field, by wire type: the number of a varint, or the bytes of a
 // string or message.
 type Value struct {

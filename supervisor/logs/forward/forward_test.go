@@ -28,6 +28,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/dreamlab-ai/agentinit/internal/otlp"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -167,7 +168,8 @@ func TestLokiPush(t *testing.T) {
 	if fmt.Sprint(got.Streams) != want {
 		t.Errorf("got  %v\nwant %s", got.Streams, want)
 	}
-	if header.Get("Path") != "/loki/api/v1/push" || header.Get("Authorization") != "Bearer t0ken" || header.Get("X-Scope-OrgID") != "me" {
+	if header.Get("Path") != "/loki/api/v1/push" || header.Get("Authorization") != "Bearer t0ken" || header.Get("X-Scope-OrgID") != "me" ||
+		header.Get("User-Agent") != "agentinit" {
 		t.Errorf("header %v", header)
 	}
 	if st := f.Stats(); st.Sent != 3 || st.Dropped != 0 {
@@ -251,8 +253,8 @@ func TestOTLP(t *testing.T) {
 	if err := proto.Unmarshal(body, &got); err != nil {
 		t.Fatalf("%v: %q", err, body)
 	}
-	if header.Get("Path") != "/custom/logs" || len(got.ResourceLogs) != 2 {
-		t.Fatalf("%s: %v", header.Get("Path"), &got)
+	if header.Get("Path") != "/custom/logs" || header.Get("User-Agent") != otlp.UserAgent || len(got.ResourceLogs) != 2 {
+		t.Fatalf("%v: %v", header, &got)
 	}
 	records := got.ResourceLogs[0].ScopeLogs[0].LogRecords
 	if len(records) != 2 || records[0].Body.GetStringValue() != "good" || records[1].SeverityNumber != collector.SeverityNumber_SEVERITY_NUMBER_ERROR ||

@@ -35,15 +35,16 @@ type push struct {
 type protocol struct {
 	path        string // used if the URL has no path
 	contentType string
+	userAgent   string
 	encode      func(host string, batch []logs.Line) ([]byte, error)
 	accepted    func(body []byte) error // checks the body of an answer with a good status
 }
 
 // protocols are the kinds that use HTTP.
 var protocols = map[string]protocol{
-	"loki": {"/loki/api/v1/push", "application/json", lokiStreams, wholly},
-	"otlp": {"/v1/logs", otlp.ContentType, otlpLogs, otlpAccepted},
-	"http": {"/", "application/x-ndjson", jsonLines, wholly},
+	"loki": {"/loki/api/v1/push", "application/json", "agentinit", lokiStreams, wholly},
+	"otlp": {"/v1/logs", otlp.ContentType, otlp.UserAgent, otlpLogs, otlpAccepted},
+	"http": {"/", "application/x-ndjson", "agentinit", jsonLines, wholly},
 }
 
 // maxAnswer bounds how many bytes of a good answer are read.
@@ -67,7 +68,7 @@ func newPush(cfg Config) (*push, error) {
 	if err != nil {
 		return nil, err
 	}
-	headers := http.Header{"Content-Type": {p.contentType}}
+	headers := http.Header{"Content-Type": {p.contentType}, "User-Agent": {p.userAgent}}
 	for name, value := range cfg.Headers {
 		headers.Set(name, value)
 	}
