@@ -119,8 +119,10 @@ func (f *framer) count() {
 	if n <= keepCarry {
 		n = 0
 	}
-	f.unfinished.add(n - f.counted)
-	f.counted = n
+	if n != f.counted { // all streams write this number
+		f.unfinished.add(n - f.counted)
+		f.counted = n
+	}
 }
 
 // lineEnd tells whether bytes end the line before them.
