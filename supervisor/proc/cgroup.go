@@ -372,7 +372,7 @@ func (c *cgroup) exhausted() uint64 {
 
 func (b *cgroupBase) close() {
 	if b != nil {
-		os.Remove(b.dir) // fails while a program is still alive, as it should
+		removeCgroups(b.dir, nestedMost) // fails while a program is still alive, as it should
 	}
 }
 
@@ -402,6 +402,47 @@ func (c *cgroup) kill() {
 // remove succeeds only if the cgroup is empty. A leaked member keeps the cgroup.
 func (c *cgroup) remove() {
 	if c != nil {
-		_ = unix.Rmdir(c.dir) // os.Remove would ask the kernel twice
+		removeCgroups(c.dir, nestedMost)
 	}
+}
+
+// nestedMost bounds how many cgroups are removed with the one of a program: each removal takes a lock which
+// all cgroups of the machine share.
+const nestedMost = 1000
+
+// removeCgroups removes a cgroup and the empty cgroups that programs, such as container engines, have made
+// below it. It looks at no more than most of them, and returns how many it looked at.
+func removeCgroups(dir string, most int) (seen int) {
+	if unix.Rmdir(dir) == nil { // os.Remove would ask the kernel twice
+		return 0
+	}
+	for _, name := range nestedCgroups(dir, most) {
+		if seen >= most {
+			return seen
+		}
+		seen += 1 + removeCgroups(path.Join(dir, name), most-seen-1)
+	}
+	if seen > 0 {
+		_ = unix.Rmdir(dir)
+	}
+	return seen
+}
+
+// nestedCgroups returns the names of the cgroups in a cgroup, no more than most.
+func nestedCgroups(dir string, most int) (names []string) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	for len(names) < most && err == nil {
+		var entries []os.DirEntry
+		entries, err = f.ReadDir(100)
+		for _, e := range entries {
+			if e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names[:min(len(names), most)]
 }
