@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -164,9 +165,14 @@ func (s *Server) bound(w http.ResponseWriter) {
 func asProblem(err error) *api.Error {
 	var problem *api.Error
 	var tooLarge *http.MaxBytesError
+	var refused *supervisor.Refused
 	switch {
 	case errors.As(err, &problem):
 		return problem
+	case errors.As(err, &refused):
+		return api.Errorf(api.CodeConflict, "%v", refused)
+	case errors.Is(err, supervisor.ErrDone):
+		return api.Errorf(api.CodeShuttingDown, "agentinit is shutting down")
 	case errors.As(err, &tooLarge):
 		return api.Errorf(api.CodeTooLarge, "the request's body is larger than %d bytes", tooLarge.Limit)
 	}

@@ -2,10 +2,12 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -22,5 +24,19 @@ func TestFailGoesByTheCode(t *testing.T) {
 func TestSeveralErrorsAreOneLine(t *testing.T) {
 	if got := asProblem(errors.Join(errors.New("cannot write a"), errors.New("cannot restore b"))).Message; got != "cannot write a; cannot restore b" {
 		t.Errorf("the message is %q", got)
+	}
+}
+
+// A request that comes while the box boots or ends, or that still waits for its turn then, meets no fault of
+// agentinit.
+func TestRefusalsOfTheBoxAreNoFaults(t *testing.T) {
+	for err, code := range map[error]api.Code{
+		&supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}: api.CodeConflict,
+		supervisor.ErrDone:      api.CodeShuttingDown,
+		errors.New("it failed"): api.CodeInternal,
+	} {
+		if got := asProblem(fmt.Errorf("wrapped: %w", err)); got.Code != code {
+			t.Errorf("%v has the code %s and not %s", err, got.Code, code)
+		}
 	}
 }
