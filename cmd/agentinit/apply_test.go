@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// While the file system of the manifest does not answer, each apply fails in time, and only one goroutine
+// waits for it. What is read later than that is not used.
+func TestManifestOnAHangingFileSystem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, answer := 0, make(chan struct{})
+		old, now := new(bootstrap.Loaded), new(bootstrap.Loaded)
+		hanging := func() (*bootstrap.Loaded, error) {
+			reads++
+			<-answer
+			return old, nil
+		}
+		r := make(oneReader, 1)
+		for range 3 {
+			begun := time.Now()
+			if l, err := r.read(t.Context(), hanging); l != nil || api.CodeOf(err) != api.CodeTimeout {
+				t.Errorf("while it hangs: %v %v", l, err)
+			}
+			if took := time.Since(begun); took != rereadLimit {
+				t.Errorf("it took %v", took)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := r.read(ctx, hanging); err != context.Canceled {
+			t.Errorf("for a caller that has gone: %v", err)
+		}
+		if reads != 1 {
+			t.Errorf("%d reads wait", reads)
+		}
+		close(answer)
+		synctest.Wait()
+		if l, err := r.read(t.Context(), func() (*bootstrap.Loaded, error) { return now, nil }); l != now || err != nil {
+			t.Errorf("when it answers again: %v %v", l, err)
+		}
+	})
+}
