@@ -41,10 +41,13 @@ func (l *loop) advanceBoot() {
 			l.open = l.open[:len(l.open)-1]
 		}
 		if len(l.open) > 0 {
+			last := l.open[len(l.open)-1]
+			l.sup.awaited.Store(last)
 			l.look++
-			l.agenda.set(&l.barrier, l.givesUp(l.open[len(l.open)-1]))
+			l.agenda.set(&l.barrier, l.givesUp(last))
 			return
 		}
+		l.sup.awaited.Store(nil)
 		l.agenda.set(&l.barrier, time.Time{})
 		if !l.release() {
 			l.allStarted()

@@ -27,12 +27,18 @@ func TestWaveWaitsForReadiness(t *testing.T) {
 		b.boot(Config{}, spec("web", priority(20)), spec("db", priority(10), notify), spec("plain", priority(10)))
 		b.askedTogether("start db", "start plain")
 		b.is("web", program.Stopped, "waits for its turn (priority 20)")
+		if got := b.sup.Snapshot().Awaited; got != "plain" && got != "db" {
+			t.Errorf("the wave of web waits for %q", got)
+		}
 		b.pass(2999 * time.Millisecond)
 		b.is("db", program.Starting, "not ready yet")
 		b.asked("")
 		b.pass(time.Millisecond)
 		b.is("db", program.Running, "")
 		b.asked("start web")
+		if got := b.sup.Snapshot().Awaited; got != "" {
+			t.Errorf("all waves are released, and one waits for %q", got)
+		}
 		if !isStarted(b) || len(b.events("ProgramsStarted")) != 1 {
 			t.Error("not all started once the last wave was exec'ed")
 		}

@@ -18,7 +18,8 @@ type Snapshot struct {
 	Seq      uint64    `json:"seq"`
 	Time     time.Time `json:"time"`
 	Phase    Phase     `json:"phase"`
-	Programs []Status  `json:"programs"` // in start order
+	Awaited  string    `json:"awaited,omitempty"` // a program that the next wave of the boot waits for
+	Programs []Status  `json:"programs"`          // in start order
 }
 
 // Phase is what the supervisor as a whole is doing.

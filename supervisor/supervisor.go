@@ -40,8 +40,9 @@ type Supervisor struct {
 	order   atomic.Pointer[[]*entry] // in start order, for Snapshot
 	index   atomic.Pointer[map[string]*entry]
 	phase   atomic.Pointer[Phase]
-	started chan struct{} // closed when every wave was started and is settled
-	ending  chan struct{} // closed when a shutdown begins
+	awaited atomic.Pointer[entry] // see Snapshot.Awaited
+	started chan struct{}         // closed when every wave was started and is settled
+	ending  chan struct{}         // closed when a shutdown begins
 	result  atomic.Pointer[Result]
 	applies chan struct{} // a token: one apply at a time
 
@@ -78,6 +79,9 @@ func (s *Supervisor) setPhase(p Phase) { s.phase.Store(&p) }
 // Snapshot returns the state of all programs. It never waits.
 func (s *Supervisor) Snapshot() Snapshot {
 	snap := Snapshot{Seq: s.cfg.Bus.Seq(), Time: time.Now(), Phase: *s.phase.Load()}
+	if e := s.awaited.Load(); e != nil {
+		snap.Awaited = e.status.Load().Name
+	}
 	order := *s.order.Load()
 	snap.Programs = make([]Status, len(order))
 	for i, e := range order {

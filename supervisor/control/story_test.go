@@ -80,6 +80,19 @@ func TestWaitsForWhat(t *testing.T) {
 	}
 }
 
+// A program whose turn has not come names the program that the boot waits for.
+func TestWhoseTurnItIs(t *testing.T) {
+	web, slow := needing(at(program.Stopped, 0, ""), "web"), needing(at(program.Starting, 1, ""), "slow")
+	web.Queued = true
+	why := explain(web, supervisor.Snapshot{Awaited: "slow", Programs: []supervisor.Status{slow, web}}, "")
+	if want := "agentinit starts it when slow is ready, has given up or exceeds its start_timeout"; why.Next != want {
+		t.Errorf("got %q, want %q", why.Next, want)
+	}
+	if want := []string{"agentctl why slow", "agentctl start web"}; !slices.Equal(why.Do, want) {
+		t.Errorf("got %q, want %q", why.Do, want)
+	}
+}
+
 func TestAdvice(t *testing.T) {
 	failed := at(program.Fatal, 2, "")
 	failed.LastExit = &program.Exit{Code: 1}

@@ -73,6 +73,10 @@ func explain(p supervisor.Status, snap supervisor.Snapshot, manifest string) api
 		}
 	}
 	why.Needs = explainNeeds(p, snap.Programs, map[string]bool{p.Name: true})
+	if first := snap.Awaited; first != "" && p.Queued && p.Schedule == nil && !slices.ContainsFunc(why.Needs, func(n api.WhyNeed) bool { return !n.Met }) {
+		why.Next = "agentinit starts it when " + first + " is ready, has given up or exceeds its start_timeout"
+		why.Do = append([]string{"agentctl why " + first}, why.Do...)
+	}
 	return why
 }
 
