@@ -42,7 +42,7 @@ const (
 
 // Dialects is every dialect, in the order of the manifest's reference.
 var Dialects = []Dialect{
-	{Name: "http", Health: true, Doc: "URL that answers 2xx or 3xx; it begins with http:// or https://.", Example: "http://127.0.0.1:8000/healthz", Words: "HTTP %s", Check: checkURL},
+	{Name: "http", Health: true, Doc: "URL that answers 2xx or 3xx; it begins with http:// or https://. The certificate is not verified.", Example: "http://127.0.0.1:8000/healthz", Words: "HTTP %s", Check: checkURL},
 	{Name: "tcp", Health: true, Doc: "host:port that accepts.", Example: "127.0.0.1:5432", Words: "TCP %s", Check: checkAddress},
 	{Name: "unix", Health: true, Doc: "Socket path that accepts.", Example: "/run/db/.s.PGSQL.5432", Words: "the socket %s"},
 	{Name: "grpc", Health: true, Doc: "host:port or host:port/service, grpc.health.v1.", Example: "127.0.0.1:50051", Words: "gRPC health of %s", Check: checkAddress},
