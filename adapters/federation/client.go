@@ -264,6 +264,10 @@ func (a *answer) problem() problem {
 	return p
 }
 
+// howToRegister is for a box whose host answers 401: that answer speaks of headers, which an operator
+// of the box does not set.
+const howToRegister = "give the box the host's AGENTBOX_FEDERATION_TOKEN, or list its key in federation.allowed_pubkeys of the host"
+
 // failed turns an error answer into the event for the session.
 func (a *answer) failed(call uint64) Event {
 	p := a.problem()
@@ -273,6 +277,9 @@ func (a *answer) failed(call uint64) Event {
 			reason += ": " + escape.Line(text, maxReason)
 			break
 		}
+	}
+	if a.status == http.StatusUnauthorized {
+		reason += "; " + howToRegister
 	}
 	f := Failed{Call: call, Reason: reason, RetryAfter: a.retryAfter}
 	switch {

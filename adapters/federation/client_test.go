@@ -137,7 +137,7 @@ func TestAnswersToRegister(t *testing.T) {
 		"mismatch":              {409, `{"code":"CONTRACT_MISMATCH","message":"beads: host ^2, box 1.1"}`, nil, Failed{Kind: Mismatch}, "host ^2, box 1.1"},
 		"conflict":              {409, `{"code":"CONFLICT"}`, nil, Failed{}, "409"},
 		"bad request":           {400, `{"message":"no"}`, nil, Failed{Kind: Rejected}, "no"},
-		"unauthorized":          {401, ``, nil, Failed{Kind: Rejected}, "401"},
+		"unauthorized":          {401, ``, nil, Failed{Kind: Rejected}, "give the box the host's AGENTBOX_FEDERATION_TOKEN"},
 		"forbidden":             {403, ``, nil, Failed{Kind: Rejected}, "403"},
 		"no host":               {404, ``, nil, Failed{Kind: NoHost}, "404"},
 		"no host, either":       {501, ``, nil, Failed{Kind: NoHost}, "501"},
