@@ -181,7 +181,8 @@ func screenshots(t *testing.T, ctx context.Context, name string) {
 
 // pages is every page with a condition that holds once it shows what it is for.
 var pages = []struct{ name, hash, shows string }{
-	{"programs", "#/", `document.querySelectorAll("tbody tr").length === 6 && document.querySelector(".FATAL") !== null`},
+	{"programs", "#/", `document.querySelectorAll("tbody tr").length === 6 && document.querySelector(".FATAL") !== null && document.querySelector("main").innerText.includes("6 programs; 1 FATAL")`},
+	{"fatal", "#/program/crash", `[...document.querySelectorAll("main p")].some((p) => p.innerText.startsWith("Next: it stays FATAL"))`},
 	{"program", "#/program/web", `document.querySelectorAll(".log div").length > 1 && document.body.innerText.includes("RUNNING")`},
 	{"logs", "#/logs", `document.querySelectorAll(".log div").length > 1`},
 	{"events", "#/events", `document.body.innerText.includes("ProgramStateChanged")`},

@@ -60,7 +60,8 @@ function programsPage() {
   const draw = () => {
     const text = search.value.toLowerCase();
     const fitting = [...box.programs.values()].filter((p) => [p.name, p.shown ?? p.state, p.reason ?? ''].join(' ').toLowerCase().includes(text));
-    count.textContent = fitting.length > pageRows ? `${pageRows} of ${fitting.length}; filter to see others` : `${fitting.length} programs`;
+    const fatal = fitting.filter((p) => p.state === 'FATAL').length;
+    count.textContent = (fitting.length > pageRows ? `${pageRows} of ${fitting.length}; filter to see others` : `${fitting.length} programs`) + (fatal ? `; ${fatal} FATAL` : '');
     const focused = document.activeElement?.getAttribute('aria-label');
     list.replaceChildren(table('Programs', [['Name'], ['State'], ['CPU', 'number'], ['Memory', 'number'], ['PID', 'number wide'], ['Restarts', 'number wide'], ['For', 'number'], ['Reason', 'wide'], ['', '']],
       fitting.slice(0, pageRows).map((p) => {
@@ -83,7 +84,7 @@ function programPage(name) {
   const tell = async () => {
     try {
       const why = await ask('GET', `/v1/programs/${encodeURIComponent(name)}/why`);
-      story.replaceChildren(el('p', {}, why.summary, why.next ? ' ' + why.next : ''),
+      story.replaceChildren(el('p', {}, why.summary), ...(why.next ? [el('p', {}, 'Next: ' + why.next)] : []),
         ...(why.needs?.length ? [table('Needs', [['Needs'], ['Condition'], ['Holds'], ['State']], why.needs.map((n) => el('tr', {},
           el('th', {scope: 'row'}, link(n.program)), el('td', {}, n.condition), el('td', {class: n.met ? 'good' : 'bad'}, n.met ? 'yes' : 'no'), el('td', {}, n.reason ?? n.state))))] : []),
         ...(why.dependents?.length ? [el('p', {}, 'Needed by ', why.dependents.flatMap((d, i) => [i ? ', ' : '', link(d)]))] : []));
@@ -103,7 +104,7 @@ function programPage(name) {
     if (!top.contains(document.activeElement)) {
       top.replaceChildren(el('div', {class: 'bar'}, buttons(p), signalForm(p)), facts([
         ['State', [state(p.shown ?? p.state), ` for ${since(p)}`]], ['Reason', p.reason], ['Says of itself', p.text], ['Log files', p.log_trouble], ['PID', p.pid && String(p.pid)],
-        ['Run', `${p.run}, ${p.restarts} restarts`], ['Last exit', exit], ['Acts next', p.deadline && 'in ' + span(Date.parse(p.deadline) - now())],
+        ['Run', String(p.run)], ['Restarts', String(p.restarts)], ['Last exit', exit], ['Acts next', p.deadline && 'in ' + span(Date.parse(p.deadline) - now())],
         ['CPU', u && p.pid ? percent(u.cpu) : null], ['Memory', u && p.pid ? `${bytes(u.memory)} in ${u.processes} processes` : null]]));
     }
     const samples = box.usage.get(name) ?? [];
