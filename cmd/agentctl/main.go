@@ -206,7 +206,16 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 		}
 		return " (did you mean --" + known[0] + "?)"
 	}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	var begun []string // getopt_long(3) takes an abbreviation, so people write --prev
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		known = append(known, f.Name)
+		if strings.HasPrefix(f.Name, name) {
+			begun = append(begun, f.Name)
+		}
+	})
+	if len(begun) == 1 {
+		return " (did you mean --" + begun[0] + "?)"
+	}
 	if near, ok := schema.Nearest(name, known); ok {
 		return " (did you mean --" + near + "?)"
 	}
