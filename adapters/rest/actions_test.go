@@ -271,6 +271,25 @@ func TestHerdIsNotRateLimited(t *testing.T) {
 	}
 }
 
+// A box that signs its registration proves one key. It may not register as another key, nor name the DID of
+// another.
+func TestSignedRegistrationNamesItsOwnKey(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.RateLimit, c.Host = 0, full{} })
+	own, other := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	for _, c := range []struct {
+		who, body string
+		status    int
+	}{
+		{own, `{"box_id":"` + own + `"}`, 503}, // from the host: it was asked
+		{own, `{"box_id":"` + own + `","did":"did:nostr:` + own + `"}`, 503},
+		{own, `{"box_id":"` + own + `","did":"did:nostr:` + other + `"}`, 403},
+		{own, `{"box_id":"` + other + `"}`, 403},
+		{"shared", `{"box_id":"b","did":"did:nostr:` + other + `"}`, 503}, // by the shared token, which proves no key
+	} {
+		b.do("member:"+c.who, "POST", "/v1/register", c.body).is(c.status)
+	}
+}
+
 // Only the heartbeat path has Told. If a host loses its registry, each box gets 401 at its next
 // heartbeat, even if many boxes share an address.
 func TestHeartbeatsHearThatTheirTokenIsWrong(t *testing.T) {

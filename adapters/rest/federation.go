@@ -77,8 +77,13 @@ func postRegister(q *request) error {
 		return err
 	}
 	// A box that signs its request must register with the key that signed it.
-	if isKey(q.who.ID) && in.BoxID != q.who.ID {
-		return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
+	if isKey(q.who.ID) {
+		switch {
+		case in.BoxID != q.who.ID:
+			return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
+		case in.DID != "" && in.DID != "did:nostr:"+q.who.ID:
+			return adapters.Errorf(adapters.CodePermissionDenied, "did is not that of the key that signed the request")
+		}
 	}
 	grant, err := q.s.cfg.Host.Register(q.Context(), q.who.Role+" "+q.who.ID, in)
 	return q.result(http.StatusCreated, grant, err)

@@ -247,12 +247,13 @@ func (f *member) Registration() federation.Registration {
 }
 
 // metaURL is where the host can read what the box says of itself: at its public address, else at the
-// address of the listener. A listener on all addresses names none, so the result is then "".
+// address of the listener. A listener on all addresses names none, and one at a link-local address with a
+// zone (RFC 4007, 11) only one inside the box, so the result is then "".
 func metaURL(public, listener string) string {
 	if public != "" {
 		return public + "/v1/meta"
 	}
-	if at, err := netip.ParseAddrPort(listener); err == nil && !at.Addr().IsUnspecified() {
+	if at, err := netip.ParseAddrPort(listener); err == nil && !at.Addr().IsUnspecified() && at.Addr().Zone() == "" {
 		return "http://" + listener + "/v1/meta"
 	}
 	return ""

@@ -207,7 +207,7 @@ func TestMetaURL(t *testing.T) {
 		{"https://box.example", "[::]:9090", "https://box.example/v1/meta"},
 		{"", "10.1.2.3:9090", "http://10.1.2.3:9090/v1/meta"},
 		{"", "[fd00::1]:9090", "http://[fd00::1]:9090/v1/meta"},
-		{"", "[::]:9090", ""}, {"", "0.0.0.0:9090", ""}, {"", "", ""},
+		{"", "[fe80::1%eth0]:9090", ""}, {"", "[::]:9090", ""}, {"", "0.0.0.0:9090", ""}, {"", "", ""},
 	} {
 		if got := metaURL(c.public, c.listener); got != c.want {
 			t.Errorf("public %q, listener %q: %q, want %q", c.public, c.listener, got, c.want)

@@ -5,24 +5,38 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
 )
 
-// note keeps a heartbeat to be written, if the registry has just confirmed the session.
-func (h *Host) note(box string, beat heard, now time.Time) bool {
+// outdated is the answer to a heartbeat with a lower number than one before. A delayed heartbeat has no
+// reader any more. A box that reads this was restored from an earlier state, or shares its session with a
+// copy: it registers anew and gets a session of its own.
+func outdated() *federation.Eviction {
+	return &federation.Eviction{Reason: "the seq of the heartbeat is lower than before: the box runs from an earlier state, or a copy of it uses the same session"}
+}
+
+// note keeps a heartbeat to be written, if the registry has just confirmed the session. gone is set if the
+// session has had a later heartbeat.
+func (h *Host) note(box string, beat heard, now time.Time) (noted bool, gone *federation.Eviction) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.boxes[box]
 	if b == nil || b.session != beat.session || b.member.Ended || !now.Before(b.asked.Add(sessionLife)) {
-		return false
+		return false, nil
 	}
+	if beat.seq < b.seq {
+		return false, outdated()
+	}
+	b.seq = beat.seq
 	h.beats[box] = beat
-	return true
+	return true, nil
 }
 
-// write is false when the session has ended.
+// write is false when the session has ended, or another host has written a later heartbeat.
 func (b heard) write(t tx, box string) (known bool, err error) {
-	n, err := t.exec(`UPDATE federation_sessions SET last_seen = ?1, seq = ?2, beat = ?3 WHERE id = ?4 AND box_id = ?5 AND ended_at = 0`,
-		b.at, int64(b.seq), b.beat, b.session, box)
+	n, err := t.exec(`UPDATE federation_sessions SET last_seen = ?1, seq = ?2, beat = ?3 WHERE id = ?4 AND box_id = ?5 AND ended_at = 0 AND seq <= ?2`,
+		b.at, b.seq, b.beat, b.session, box)
 	return n > 0, err
 }
 

@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	mathrand "math/rand/v2"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,6 +95,7 @@ type Host struct {
 // believed is a recent answer of the registry about a token.
 type believed struct {
 	hash, session string
+	seq           int64 // of the last heartbeat
 	member        Member
 	asked         time.Time
 }
@@ -100,8 +103,7 @@ type believed struct {
 // heard is a received heartbeat.
 type heard struct {
 	session, beat string
-	seq           uint64
-	at            int64
+	seq, at       int64
 }
 
 // Open opens the registry.
@@ -210,6 +212,9 @@ func check(r federation.Registration) error {
 			return err
 		}
 	}
+	if err := checkMetaURL(r.MetaURL); err != nil {
+		return err
+	}
 	for slot, have := range r.Adapters {
 		c, known := adapters.ContractOf(adapters.Slot(slot))
 		if !known || have.Impl != "external" {
@@ -218,6 +223,19 @@ func check(r federation.Registration) error {
 		if err := adapters.CheckVersion(c.Slot, c.Version, have.ContractVersion, false); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkMetaURL refuses an address that a reader of the registry could not open, or that has a password. The
+// host never opens it: only the box knows at which address others reach it.
+func checkMetaURL(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+		return adapters.Invalid("meta_url", "must be an http or https URL without credentials and fragment, or empty")
 	}
 	return nil
 }
@@ -306,11 +324,18 @@ func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (an
 	if len(raw) > maxKept {
 		return answer, nil, adapters.OverLimit("heartbeat (bytes)", maxKept)
 	}
+	if b.Seq > math.MaxInt64 {
+		return answer, nil, adapters.Invalid("seq", "must be at most %d", math.MaxInt64)
+	}
 	endpoints := h.cfg.Endpoints()
 	answer.Endpoints = &endpoints
 	now := h.cfg.Now()
-	beat := heard{b.SessionID, string(raw), b.Seq, now.UnixMilli()}
-	if h.note(box, beat, now) {
+	beat := heard{b.SessionID, string(raw), int64(b.Seq), now.UnixMilli()}
+	noted, gone := h.note(box, beat, now)
+	switch {
+	case gone != nil:
+		return federation.BeatAnswer{}, gone, nil
+	case noted:
 		return answer, nil, nil
 	}
 	err = h.store.write(ctx, func(t tx) error {
@@ -318,11 +343,15 @@ func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (an
 		if err != nil || known {
 			return err
 		}
+		var ended bool
 		gone = &federation.Eviction{Reason: "the host does not know this session"}
-		err = t.row(`SELECT reason, permanent <> 0, retry_after_s FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, b.SessionID, box).
-			Scan(&gone.Reason, &gone.Permanent, &gone.RetryAfterS)
-		if errors.Is(err, sql.ErrNoRows) {
+		err = t.row(`SELECT ended_at <> 0, reason, permanent <> 0, retry_after_s FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, b.SessionID, box).
+			Scan(&ended, &gone.Reason, &gone.Permanent, &gone.RetryAfterS)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
 			return nil
+		case err == nil && !ended:
+			gone = outdated()
 		}
 		return err
 	})
@@ -411,7 +440,8 @@ func (h *Host) ByToken(ctx context.Context, token string) (Member, error) {
 	b := &believed{hash: key, asked: now}
 	missing := false
 	err := h.store.read(ctx, func(t tx) error {
-		err := t.row(`SELECT id, box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&b.session, &b.member.Box, &b.member.Ended)
+		err := t.row(`SELECT id, box_id, seq, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).
+			Scan(&b.session, &b.member.Box, &b.seq, &b.member.Ended)
 		missing = errors.Is(err, sql.ErrNoRows)
 		return err
 	})
@@ -434,6 +464,9 @@ func (h *Host) believe(b *believed) {
 	}
 	if old := h.boxes[b.member.Box]; old != nil {
 		delete(h.tokens, old.hash)
+		if old.session == b.session {
+			b.seq = max(b.seq, old.seq) // a heartbeat may not be in the registry yet
+		}
 	}
 	h.tokens[b.hash], h.boxes[b.member.Box] = b, b
 }

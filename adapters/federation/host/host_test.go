@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -247,6 +248,11 @@ func TestRefusedRegistrations(t *testing.T) {
 	old.Adapters["beads"] = federation.AdapterReport{Impl: "external", ContractVersion: "2.0"}
 	local := box("box-3", "boot-1")
 	local.Adapters["beads"] = federation.AdapterReport{Impl: "local-sqlite", ContractVersion: "2.0"}
+	at := func(meta string) federation.Registration {
+		r := box("box-4", "boot-1")
+		r.MetaURL = meta
+		return r
+	}
 	for name, c := range map[string]struct {
 		principal string
 		r         federation.Registration
@@ -258,6 +264,13 @@ func TestRefusedRegistrations(t *testing.T) {
 		"id with a slash":  {"p", box("a/b", "b"), adapters.ErrValidation, "box_id"},
 		"another MAJOR":    {"p", old, adapters.ErrContractMismatch, "2.0, wanted 1"},
 		"a slot of itself": {"p", local, nil, ""},
+		"a meta_url":       {"p", at("https://[fd00::1]:9090/v1/meta"), nil, ""},
+		"no meta_url":      {"p", at(""), nil, ""},
+		"no URL":           {"p", at("box:\x1b[2J"), adapters.ErrValidation, "meta_url"},
+		"a path":           {"p", at("/v1/meta"), adapters.ErrValidation, "meta_url"},
+		"another scheme":   {"p", at("file:///etc/passwd"), adapters.ErrValidation, "meta_url"},
+		"no host name":     {"p", at("http://:9090/v1/meta"), adapters.ErrValidation, "meta_url"},
+		"a password":       {"p", at("http://me:secret@box/v1/meta"), adapters.ErrValidation, "meta_url"},
 	} {
 		_, err := h.Register(t.Context(), c.principal, c.r)
 		if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.text) {
@@ -443,6 +456,70 @@ func TestHeartbeatsOutliveATrouble(t *testing.T) {
 	if boxes, err := h.Boxes(t.Context(), "", 100); err != nil || len(boxes) != 1 || boxes[0].Beat.Seq != 2 {
 		t.Errorf("%+v %v", boxes, err)
 	}
+}
+
+// A heartbeat with a lower number than one before is late, or of a box that runs from an earlier state. It
+// replaces no later one, on any host, and its box is told to register anew. The same number again is a
+// repetition on the way.
+func TestNumberOfAHeartbeatGoesBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
+		a, b := open(t), open(t)
+		for _, h := range []*Host{a, b} { // no regular writes
+			h.stop()
+			h.writing.Wait()
+		}
+		g := register(t, a, "box-1", "boot-1")
+		send := func(h *Host, seq uint64) (outdated bool) {
+			_, gone, err := h.Heartbeat(t.Context(), "box-1", federation.Beat{SessionID: g.SessionID, Seq: seq})
+			if err != nil || gone != nil && (gone.Permanent || !strings.Contains(gone.Reason, "the seq of the heartbeat is lower")) {
+				t.Errorf("heartbeat %d: %+v %v", seq, gone, err)
+			}
+			return gone != nil
+		}
+		seen := func(h *Host) BoxStatus {
+			boxes, err := h.Boxes(t.Context(), "", 100)
+			if err != nil || len(boxes) != 1 {
+				t.Fatalf("%v %v", boxes, err)
+			}
+			return boxes[0]
+		}
+		confirm := func(h *Host) {
+			if _, err := h.ByToken(t.Context(), g.Token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The hosts ask the registry about each heartbeat.
+		if send(a, 5) || send(b, 6) || !send(a, 5) || send(a, 6) || !send(b, 0) {
+			t.Error("the registry takes a lower number, or refuses the same")
+		}
+		// A host that the registry has confirmed the session to.
+		confirm(a)
+		if !send(a, 5) || send(a, 6) || send(a, 8) || !send(a, 7) {
+			t.Error("a host takes a lower number from memory, or refuses the same")
+		}
+		a.mu.Lock()
+		a.tokens[hash(g.Token)].asked = time.Time{} // as some seconds later
+		a.mu.Unlock()
+		confirm(a)
+		if !send(a, 7) {
+			t.Error("a host forgets the number of a heartbeat that is not written yet")
+		}
+		// Another host has written a later one meanwhile.
+		if send(b, 9) || seen(a).Beat.Seq != 9 || seen(b).Beat.Seq != 9 || seen(b).State != "active" {
+			t.Errorf("%+v", seen(b))
+		}
+		// The session is not over: a late heartbeat has no effect on it.
+		if send(b, 10) || send(a, math.MaxInt64) {
+			t.Error("the session has ended")
+		}
+		if _, _, err := a.Heartbeat(t.Context(), "box-1", federation.Beat{SessionID: g.SessionID, Seq: math.MaxInt64 + 1}); !errors.Is(err, adapters.ErrValidation) {
+			t.Errorf("a number that the registry cannot store: %v", err)
+		}
+		g = register(t, b, "box-1", "boot-2")
+		if send(a, 1) {
+			t.Error("a new session does not begin with its own numbers")
+		}
+	})
 }
 
 // broken is a store that refuses all changes.
