@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -108,6 +110,16 @@ type server struct{ db *sql.DB }
 // maxConnections to PostgreSQL of one host.
 const maxConnections = 8
 
+// callLimit bounds a transaction on the server, whatever its caller waits for: another session may hold a
+// lock, or the server may be frozen.
+const callLimit = 10 * time.Second
+
+// limits bound a statement and a silent host on the server's side, in milliseconds. If a host dies or is cut off in the middle of a
+// transaction, PostgreSQL finds out after hours (tcp_keepalives_idle), and would keep the locks for as long.
+func limits() map[string]string {
+	return map[string]string{"statement_timeout": "5000", "idle_in_transaction_session_timeout": "10000"}
+}
+
 // Server is a PostgreSQL server that has the registry. All attempts to open one registry use the same
 // Server: the connection string may name files, such as sslrootcert, and only one attempt at a time reads
 // them.
@@ -133,6 +145,8 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 	if err := conninfo.Guard(ctx, &config.Config); err != nil {
 		return nil, adapters.Unavailable(err, "cannot use the registry")
 	}
+	config = config.Copy()
+	maps.Copy(config.RuntimeParams, limits())
 	s := server{stdlib.OpenDB(*config)}
 	s.db.SetMaxOpenConns(maxConnections)
 	s.db.SetMaxIdleConns(maxConnections)
@@ -171,22 +185,21 @@ func (s server) migrate(ctx context.Context) error {
 func numbered(query string) string { return strings.ReplaceAll(query, "?", "$") }
 
 func (s server) write(ctx context.Context, do func(tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	t, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return adapters.Unavailable(err, "the registry cannot be reached")
 	}
 	if err := do(tx{t, numbered, ctx}); err != nil {
-		return errors.Join(err, rolledBack(t))
+		_ = t.Rollback() // if it fails, the connection ends, and the server rolls back
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return adapters.Unavailable(nil, "the registry does not answer; another session may hold a lock in its database")
+		}
+		return err
 	}
 	if err := t.Commit(); err != nil {
 		return adapters.Unavailable(err, "the registry did not take the change")
-	}
-	return nil
-}
-
-func rolledBack(t *sql.Tx) error {
-	if err := t.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return err
 	}
 	return nil
 }
