@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -32,6 +33,8 @@ type backend interface {
 	// keys returns the keys of the existing ones of the entries.
 	keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error)
 
+	// now is the time by the clock of the store, which all its users share.
+	now() time.Time
 	// secret returns the key that authenticates cursors. It stays the same for the life of the
 	// store.
 	secret() []byte

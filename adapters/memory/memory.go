@@ -180,7 +180,7 @@ func (s *session) maintain() {
 func (s *session) round() {
 	ctx, cancel := context.WithTimeout(s.ctx, maintainLimit)
 	defer cancel()
-	err := s.backend.maintain(ctx, time.Now().UnixMilli())
+	err := s.backend.maintain(ctx, s.backend.now().UnixMilli())
 	if s.ctx.Err() == nil {
 		s.trouble.Store(adapters.AsError(err))
 	}
@@ -216,7 +216,7 @@ func (m *Memory) Store(ctx context.Context, key, value, namespace string, opt ad
 		if err != nil {
 			return adapters.Stored{}, err
 		}
-		now := time.Now()
+		now := s.backend.now()
 		e.stored = now.UnixMilli()
 		if opt.TTL > 0 {
 			e.expires = now.Add(opt.TTL).UnixMilli()
@@ -284,7 +284,7 @@ func (m *Memory) Retrieve(ctx context.Context, key, namespace string) (adapters.
 		ok  bool
 	}
 	f, err := with(ctx, m, func(ctx context.Context, s *session) (found, error) {
-		r, ok, err := s.backend.get(ctx, namespace, key, time.Now().UnixMilli())
+		r, ok, err := s.backend.get(ctx, namespace, key, s.backend.now().UnixMilli())
 		return found{r, ok}, err
 	})
 	if err != nil || !f.ok {
@@ -300,7 +300,7 @@ func (m *Memory) Retrieve(ctx context.Context, key, namespace string) (adapters.
 // Del removes one entry.
 func (m *Memory) Del(ctx context.Context, key, namespace string) (bool, error) {
 	return with(ctx, m, func(ctx context.Context, s *session) (bool, error) {
-		return s.backend.del(ctx, namespace, key, time.Now().UnixMilli())
+		return s.backend.del(ctx, namespace, key, s.backend.now().UnixMilli())
 	})
 }
 
@@ -314,7 +314,7 @@ func (m *Memory) List(ctx context.Context, namespace string, page adapters.PageO
 		if err != nil {
 			return out, err
 		}
-		rows, err := s.backend.list(ctx, namespace, after, page.Rows()+1, time.Now().UnixMilli())
+		rows, err := s.backend.list(ctx, namespace, after, page.Rows()+1, s.backend.now().UnixMilli())
 		if err != nil {
 			return out, err
 		}
@@ -345,7 +345,7 @@ func position(c *adapters.Cursors, scope, cursor string) (int64, error) {
 // Namespaces lists the namespaces that have live entries, by name.
 func (m *Memory) Namespaces(ctx context.Context) ([]adapters.Namespace, error) {
 	return with(ctx, m, func(ctx context.Context, s *session) ([]adapters.Namespace, error) {
-		return s.backend.namespaces(ctx, time.Now().UnixMilli())
+		return s.backend.namespaces(ctx, s.backend.now().UnixMilli())
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,7 +40,10 @@ const (
 	poolLimit        = 8
 	dialTimeout      = 3 * time.Second
 	statementTimeout = "5000" // ms
-	changePage       = 5000   // rows of one statement of a long read
+	// If a box dies or is cut off in the middle of a transaction, PostgreSQL finds out after hours
+	// (tcp_keepalives_idle), and would keep the lock of the namespace for as long.
+	idleTimeout = "10000" // ms
+	changePage  = 5000    // rows of one statement of a long read
 )
 
 // fileTime is how long the boot waits for the files that a connection string names.
@@ -99,6 +103,7 @@ func parseConninfo(text string) (*pgxpool.Config, error) {
 	pool.MaxConns = min(pool.MaxConns, poolLimit)
 	pool.MinConns = min(pool.MinConns, pool.MaxConns)
 	pool.ConnConfig.RuntimeParams["statement_timeout"] = statementTimeout
+	pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = idleTimeout
 	if pool.ConnConfig.RuntimeParams["application_name"] == "" {
 		pool.ConnConfig.RuntimeParams["application_name"] = "agentinit"
 	}
@@ -120,6 +125,7 @@ type postgres struct {
 	exact  int64
 	vector bool // pgvector is available
 	key    []byte
+	ahead  atomic.Int64 // of the server's clock, as a time.Duration
 }
 
 var (
@@ -133,7 +139,10 @@ func openPostgres(ctx context.Context, cfg *pgxpool.Config, exact int64, m *Memo
 		return nil, asPostgres(err)
 	}
 	p := &postgres{pool: pool, memory: m, exact: exact}
-	if err := p.migrate(ctx); err != nil {
+	if err = p.migrate(ctx); err == nil {
+		err = p.ping(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, asPostgres(err)
 	}
@@ -167,7 +176,7 @@ func asPostgres(err error) error {
 	// The SQLSTATE names the problem; the text may quote stored data.
 	state := escape.Line(server.Code, maxState)
 	e := adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", state).With("sqlstate", state).Wrap(err)
-	if meaning := loginStates[server.Code]; meaning != "" {
+	if meaning := meanings[server.Code]; meaning != "" {
 		e.Message += ": " + meaning
 	}
 	return e
@@ -179,14 +188,20 @@ const (
 	maxState  = 5 // a SQLSTATE has five characters
 )
 
-// loginStates are the reasons to refuse a connection that an operator can mend, by SQLSTATE.
-var loginStates = map[string]string{
+// meanings are the reasons of a refusal that an operator can mend, by SQLSTATE.
+var meanings = map[string]string{
+	"25006": "the server or the database is read-only, such as a standby",
+	"25P03": "the server has ended a transaction that stood still",
 	"28000": "the login is refused; see the server's pg_hba.conf and the user in conninfo",
 	"28P01": "the password or the user in conninfo is wrong",
 	"3D000": "the database in conninfo does not exist",
+	"3F000": "the schema in conninfo (search_path) does not exist",
 	"42501": "the user in conninfo lacks a privilege",
+	"53100": "the disk of the server is full",
+	"53200": "the server has no memory left",
 	"53300": "the server has no connection left",
-	"57P01": "the server shuts down",
+	"55P03": "another session holds a lock",
+	"57P01": "the server shuts down, or an administrator has ended the connection",
 	"57P03": "the server starts up or shuts down",
 }
 
@@ -198,16 +213,38 @@ func (p *postgres) approximate() bool { return p.vector }
 func (p *postgres) ping(ctx context.Context) error {
 	var raw []byte
 	var some bool
-	err := p.row(ctx, "SELECT value, EXISTS (SELECT 1 FROM memory_entries) FROM memory_meta WHERE name = 'schema_version'", nil, &raw, &some)
+	var server time.Time
+	asked := time.Now()
+	err := p.row(ctx, "SELECT value, EXISTS (SELECT 1 FROM memory_entries), clock_timestamp() FROM memory_meta WHERE name = 'schema_version'", nil, &raw, &some, &server)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return noVersion()
 	}
 	if err != nil {
 		return err
 	}
+	p.setClock(asked, time.Now(), server)
 	_, err = pgVersion(raw)
 	return err
 }
+
+// clockTolerance is the difference between two clocks that does not matter.
+const clockTolerance = 2 * time.Second
+
+// setClock takes note of the server's time, which was read between two times of this box.
+func (p *postgres) setClock(asked, answered, server time.Time) {
+	if answered.Sub(asked) > clockTolerance {
+		return // too slow to tell
+	}
+	ahead := server.Sub(asked)
+	if ahead.Abs() <= clockTolerance {
+		ahead = 0
+	}
+	p.ahead.Store(int64(ahead))
+}
+
+// now implements backend. Several boxes use one server. If each went by its own clock, one whose clock is
+// ahead would remove the entries of the others before they expire.
+func (p *postgres) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
 // close waits for connections in use; their calls have been cancelled.
 func (p *postgres) close(ctx context.Context) error {

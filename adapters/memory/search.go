@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -61,7 +60,7 @@ func (m *Memory) Search(ctx context.Context, text string, opt adapters.SearchOpt
 		return nil, adapters.Invalid("query", "is required")
 	}
 	return with(ctx, m, func(ctx context.Context, s *session) ([]adapters.Hit, error) {
-		q := &search{m: m, s: s, text: text, opt: opt, now: time.Now().UnixMilli()}
+		q := &search{m: m, s: s, text: text, opt: opt, now: s.backend.now().UnixMilli()}
 		return q.run(ctx)
 	})
 }

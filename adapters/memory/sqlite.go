@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
@@ -57,6 +58,7 @@ func openFile(ctx context.Context, path string) (*file, error) {
 }
 
 func (b *file) secret() []byte                 { return b.key }
+func (b *file) now() time.Time                 { return time.Now() }
 func (b *file) close(context.Context) error    { return b.db.Close() }
 func (b *file) ping(ctx context.Context) error { return b.db.Ping(ctx) }
 

@@ -23,6 +23,8 @@ type onceFailing struct {
 	rounds int
 }
 
+func (*onceFailing) now() time.Time { return time.Now() }
+
 func (o *onceFailing) maintain(context.Context, int64) error {
 	o.rounds++
 	if o.rounds == 1 {
@@ -91,6 +93,13 @@ func TestWhyPostgresIsAway(t *testing.T) {
 	for _, err := range []error{err, &pgconn.PgError{Code: "\x1b[31m" + strings.Repeat("9", 1000)}} {
 		if said := asPostgres(err).Error(); strings.ContainsAny(said, "\x1b\n") || len(said) > 700 {
 			t.Errorf("a hostile server: %q", said)
+		}
+	}
+	for code, want := range map[string]string{
+		"25006": "read-only", "53100": "disk", "3F000": "search_path", "57P01": "an administrator has ended the connection",
+	} {
+		if said = asPostgres(&pgconn.PgError{Code: code}).Error(); !strings.Contains(said, code+": ") || !strings.Contains(said, want) {
+			t.Errorf("%s: %s", code, said)
 		}
 	}
 	said = asPostgres(&pgconn.PgError{Code: "28P01", Message: "for user someone"}).Error()
