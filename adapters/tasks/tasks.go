@@ -116,10 +116,10 @@ type Record struct {
 
 // task is one record with the data for its followers.
 type task struct {
-	record  Record
-	stopped bool          // its end was requested
-	news    chan struct{} // closed when the log has more lines or the task has ended
-	ended   chan struct{}
+	record Record
+	stops  int           // requests to end it, without those that the orchestrator has refused
+	news   chan struct{} // closed when the log has more lines or the task has ended
+	ended  chan struct{}
 }
 
 // New reads the existing records. A task that was running when the box ended has failed, because an
@@ -543,10 +543,15 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 		m.mu.Unlock()
 		return adapters.Errorf(adapters.CodeConflict, "the task is %s", status).With("currentStatus", status).Final()
 	}
-	one.stopped = true
+	one.stops++
 	agent := one.record.AgentID
 	m.mu.Unlock()
 	if _, err := m.cfg.Orchestrator.TerminateAgent(ctx, agent, stopGrace); err != nil && !errors.Is(err, adapters.ErrNotFound) {
+		if adapters.CodeOf(err) != adapters.CodeTimeout { // at a timeout, the agent has got its signal
+			m.mu.Lock()
+			one.stops--
+			m.mu.Unlock()
+		}
 		return err
 	}
 	select {

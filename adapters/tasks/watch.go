@@ -96,7 +96,7 @@ func (m *Manager) settle(one *task, exit exitPayload, err error) {
 	r.ExitTime = time.Now().UnixMilli()
 	r.ExitCode = exit.Code
 	switch {
-	case one.stopped:
+	case one.stops > 0:
 		r.Status = Stopped
 	case err != nil:
 		r.Status, r.Reason = Failed, "its agent was lost: "+adapters.AsError(err).Message
