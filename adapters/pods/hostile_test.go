@@ -407,6 +407,27 @@ func TestPatchGivesUpAfterThreeLostRaces(t *testing.T) {
 	}
 }
 
+// A server gives a weak ETag, or one of a compressed form, and does not accept it in If-Match. No other request
+// lost a race, so the error does not advise another attempt.
+func TestPatchWithAnETagThatTheServerRefuses(t *testing.T) {
+	for _, etag := range []string{`W/"1"`, `"1-gzip"`} {
+		p := against(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("ETag", etag)
+			w.Header().Set("Content-Type", "application/json")
+			if r.Method == http.MethodPut {
+				w.WriteHeader(http.StatusPreconditionFailed)
+				return
+			}
+			_, _ = io.WriteString(w, "{}")
+		})
+		ops := adapters.PodPatch{Dialect: adapters.DialectJSONPatch, Body: []byte(`[{"op":"add","path":"/a","value":1}]`)}
+		_, err := p.Patch(t.Context(), "/x", ops, adapters.Cond{})
+		if e := wantCode(t, etag, err, adapters.CodeUnsupported); e.Retryable {
+			t.Errorf("%s: %v is to be tried again", etag, err)
+		}
+	}
+}
+
 // If a server accepts JSON Patch, it gets JSON Patch. The client asks for the accepted formats once
 // in five minutes.
 func TestPatchDiscovery(t *testing.T) {

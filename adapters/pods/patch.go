@@ -74,14 +74,18 @@ func (s *Solid) jsonPatch(ctx context.Context, path, target string, patch adapte
 			return out, err
 		}
 	}
+	last := ""
 	for round := 1; ; round++ {
-		out, err := s.patchRound(ctx, path, target, ops, cond, patch.Public != nil)
-		if !errors.Is(err, adapters.ErrPreconditionFailed) || cond != (adapters.Cond{}) {
+		out, etag, err := s.patchRound(ctx, path, target, ops, cond, patch.Public != nil)
+		switch {
+		case !errors.Is(err, adapters.ErrPreconditionFailed) || cond != (adapters.Cond{}):
 			return out, err
-		}
-		if round == patchRounds {
+		case etag != "" && etag == last: // a weak one, which matches no If-Match (RFC 9110, 13.1.1), or one of a compressed form
+			return out, adapters.Unsupported(adapters.DialectJSONPatch, "the server does not accept the ETag that it gives")
+		case round == patchRounds:
 			return out, adapters.Errorf(adapters.CodeConflict, "the resource changed during each of %d attempts", patchRounds).Wrap(err)
 		}
+		last = etag
 	}
 }
 
@@ -106,14 +110,15 @@ func decodePatch(raw []byte) (jsonpatch.Patch, error) {
 	return ops, nil
 }
 
-// patchRound is one read, apply, write; plain refuses a document that is RDF. A lost race is PRECONDITION_FAILED.
-func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpatch.Patch, cond adapters.Cond, plain bool) (adapters.Written, error) {
+// patchRound is one read, apply, write; plain refuses a document that is RDF. A lost race is PRECONDITION_FAILED;
+// etag is what the resource had before.
+func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpatch.Patch, cond adapters.Cond, plain bool) (out adapters.Written, etag string, err error) {
 	doc, contentType, etag, err := s.fetchJSON(ctx, path, target, cond)
 	if err != nil {
-		return adapters.Written{}, err
+		return out, "", err
 	}
 	if mt, _, _ := mime.ParseMediaType(contentType); plain && rebase.Concerns(mt) {
-		return adapters.Written{}, adapters.Unsupported(adapters.DialectJSONPatch, "a JSON Patch cannot change RDF under another address; send text/n3 or application/sparql-update")
+		return out, etag, adapters.Unsupported(adapters.DialectJSONPatch, "a JSON Patch cannot change RDF under another address; send text/n3 or application/sparql-update")
 	}
 	opts := jsonpatch.NewApplyOptions()
 	opts.AccumulatedCopySizeLimit = maxPatchCopy
@@ -121,12 +126,13 @@ func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpat
 	opts.EscapeHTML = false
 	changed, err := ops.ApplyWithOptions(doc, opts)
 	if err != nil {
-		return adapters.Written{}, adapters.Errorf(adapters.CodeConflict, "the patch does not fit the resource: %w", err).Final()
+		return out, etag, adapters.Errorf(adapters.CodeConflict, "the patch does not fit the resource: %w", err).Final()
 	}
-	return s.write(ctx, path, wire.Request{
+	out, err = s.write(ctx, path, wire.Request{
 		Method: http.MethodPut, Path: target, ContentType: contentType, Body: changed,
 		Header: conditions(adapters.Cond{IfMatch: etag}), Accept: "*/*", Expect: done, Keep: kept,
 	})
+	return out, etag, err
 }
 
 // fetchJSON reads the document in the form in which the server stores it. A request for JSON could
