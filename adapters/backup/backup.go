@@ -157,7 +157,7 @@ func unshared(place Place) error {
 		return nil
 	}
 	if _, err := os.Lstat(place.Path + "-wal"); err == nil {
-		return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.Path)
+		return adapters.Errorf(adapters.CodeConflict, "%s is in use by a backup that is being made, or by another process", place.Path)
 	}
 	return nil
 }

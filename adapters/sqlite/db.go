@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -66,6 +67,10 @@ type DB struct {
 	// copying is the opening of the pool of every Backup.
 	copying chan struct{}
 	look    func(path string) (fs.FileInfo, error) // os.Lstat, except in tests
+
+	mu      sync.Mutex
+	running int           // calls of Write, Read and Backup, and connections that are being opened
+	closed  chan struct{} // nil until Close; then closed when no call runs
 }
 
 // Open opens or creates the file and updates its schema. All errors are *adapters.Error with the
@@ -215,7 +220,11 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 		err  error
 	}
 	done := make(chan opened)
+	db.mu.Lock()
+	db.running++
+	db.mu.Unlock()
 	go func() {
+		defer db.leave()
 		conn, err := db.open(ctx, p)
 		<-p.opening
 		select {
@@ -406,6 +415,10 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 // disk. It waits for other processes up to 5 s, but not after the end of ctx. Errors of f are
 // returned unchanged, others typed.
 func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
+	if err := db.enter(); err != nil {
+		return err
+	}
+	defer db.leave()
 	conn, err := db.conn(ctx, db.write)
 	if err != nil {
 		return typed(err)
@@ -449,6 +462,10 @@ func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 
 // Read runs f in a read transaction: it sees one consistent state and never waits for a writer.
 func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
+	if err := db.enter(); err != nil {
+		return err
+	}
+	defer db.leave()
 	conn, err := db.conn(ctx, db.read)
 	if err != nil {
 		return typed(err)
@@ -488,6 +505,10 @@ func (db *DB) Ping(ctx context.Context) error {
 // Backup writes a consistent copy to path, which must not exist. It uses its own connection: the
 // readers' connections refuse VACUUM, and the copy must not block the writer.
 func (db *DB) Backup(ctx context.Context, path string) error {
+	if err := db.enter(); err != nil {
+		return err
+	}
+	defer db.leave()
 	own, err := openPool(db.path, 1, "")
 	if err != nil {
 		return typed(err)
@@ -501,8 +522,47 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return typed(errors.Join(err, own.Close()))
 }
 
-// Close ends all connections; the last one merges the WAL into the file.
-func (db *DB) Close() error { return typed(errors.Join(db.read.Close(), db.write.Close())) }
+// closeWait is how long Close waits for running calls. One on a dead file system never ends.
+const closeWait = 3 * time.Second
+
+// Close ends all connections; the last one merges the WAL into the file. A running call keeps its
+// connection, so Close waits for it: the caller may be about to replace the file.
+func (db *DB) Close() error {
+	db.mu.Lock()
+	if db.closed == nil {
+		db.closed = make(chan struct{})
+		if db.running == 0 {
+			close(db.closed)
+		}
+	}
+	db.mu.Unlock()
+	err := errors.Join(db.read.Close(), db.write.Close())
+	select {
+	case <-db.closed:
+	case <-time.After(closeWait):
+	}
+	return typed(err)
+}
+
+// enter counts a call, unless the file is closed.
+func (db *DB) enter() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.closed != nil {
+		return adapters.Unavailable(nil, "the database is closed")
+	}
+	db.running++
+	return nil
+}
+
+func (db *DB) leave() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.running--
+	if db.running == 0 && db.closed != nil {
+		close(db.closed)
+	}
+}
 
 func resultCode(err error) (int, bool) {
 	e, ok := errors.AsType[*driver.Error](err)

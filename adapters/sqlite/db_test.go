@@ -547,3 +547,45 @@ func TestAPanicEndsItsTransaction(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A call that runs while the database is closed ends well. Close waits for it, and no further call begins:
+// whoever replaces the file next must not find a log beside it. Close does not wait for ever.
+func TestCloseWaitsForRunningCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, hangs := range []bool{false, true} {
+			path := filepath.Join(t.TempDir(), "x.db")
+			db, err := openTable(t, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			written, closed, release := make(chan error, 1), make(chan error, 1), make(chan struct{})
+			go func() {
+				written <- db.Write(t.Context(), func(tx *sql.Tx) error {
+					<-release
+					_, err := tx.Exec("INSERT INTO t VALUES ('late')")
+					return err
+				})
+			}()
+			synctest.Wait()
+			go func() { closed <- db.Close() }()
+			synctest.Wait()
+			if err := db.Ping(t.Context()); adapters.CodeOf(err) != adapters.CodeUnavailable {
+				t.Errorf("a call while the database is being closed: %v", err)
+			}
+			if hangs {
+				time.Sleep(closeWait)
+				synctest.Wait()
+			}
+			if len(closed) > 0 != hangs {
+				t.Errorf("a call hangs %v, and Close has returned %v", hangs, len(closed) > 0)
+			}
+			close(release)
+			if err := errors.Join(<-written, <-closed); err != nil {
+				t.Errorf("the call, and Close: %v", err)
+			}
+			if _, err := os.Stat(path + "-wal"); !hangs && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the log is left: %v", err)
+			}
+		}
+	})
+}
