@@ -88,7 +88,7 @@ var arrows = map[string][]string{
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
 	"adapters/federation":            {"adapters", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
-	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/conninfo", "internal/slowcall"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/slowcall"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},

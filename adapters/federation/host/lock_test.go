@@ -65,3 +65,18 @@ func TestRegistryIsLocked(t *testing.T) {
 		t.Errorf("without the lock: %v", err)
 	}
 }
+
+// The error of a registry that cannot be reached goes to boxes. It is one line, and names no user, password or
+// database.
+func TestWhyTheRegistryIsAway(t *testing.T) {
+	_, err := Open(t.Context(), Config{Server: NewServer("host=127.0.0.1,127.0.0.1 port=1,2 user=someone password=geheim dbname=secrets")})
+	said := fmt.Sprint(err)
+	if adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(said, "127.0.0.1:2: connect: connection refused") {
+		t.Errorf("%s", said)
+	}
+	for _, hidden := range []string{"\n", "someone", "geheim", "secrets"} {
+		if strings.Contains(said, hidden) {
+			t.Errorf("%q is in %q", hidden, said)
+		}
+	}
+}

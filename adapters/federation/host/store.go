@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 	"github.com/dreamlab-ai/agentinit/internal/conninfo"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 )
 
@@ -151,7 +153,7 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 	s.db.SetMaxOpenConns(maxConnections)
 	s.db.SetMaxIdleConns(maxConnections)
 	if err := s.migrate(ctx); err != nil {
-		return nil, errors.Join(adapters.Unavailable(err, "cannot use the registry"), s.db.Close())
+		return nil, errors.Join(err, s.db.Close())
 	}
 	return s, nil
 }
@@ -189,19 +191,32 @@ func (s server) write(ctx context.Context, do func(tx) error) error {
 	defer cancel()
 	t, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return adapters.Unavailable(err, "the registry cannot be reached")
+		return unusable(ctx, err)
 	}
 	if err := do(tx{t, numbered, ctx}); err != nil {
 		_ = t.Rollback() // if it fails, the connection ends, and the server rolls back
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return adapters.Unavailable(nil, "the registry does not answer; another session may hold a lock in its database")
-		}
+		return unusable(ctx, err)
+	}
+	return unusable(ctx, t.Commit())
+}
+
+// maxReason bounds what an error repeats of the server's words, in bytes.
+const maxReason = 500
+
+// unusable is an error of the server or of the connection on one line, which boxes get. The text of a
+// ConnectError also names user and database; that of its cause has only addresses and reasons.
+func unusable(ctx context.Context, err error) error {
+	if _, coded := errors.AsType[*adapters.Error](err); coded || err == nil || errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if err := t.Commit(); err != nil {
-		return adapters.Unavailable(err, "the registry did not take the change")
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return adapters.Unavailable(nil, "the registry does not answer; another session may hold a lock in its database")
 	}
-	return nil
+	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = connect.Unwrap()
+	}
+	text := strings.ReplaceAll(strings.ReplaceAll(err.Error(), "\t", ""), "\n", "; ")
+	return adapters.Unavailable(nil, "the registry cannot be used: %s", escape.Line(text, maxReason))
 }
 
 func (s server) read(ctx context.Context, do func(tx) error) error { return s.write(ctx, do) }
