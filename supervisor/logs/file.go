@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
-	"weak"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
@@ -74,74 +70,6 @@ func isConsolePath(path string) bool {
 		return true
 	}
 	return false
-}
-
-// openFile returns the sink of a path. If programs share a path, the options of the newest run
-// apply. A sink stays known after its file was closed, so that a path never has two writers, and so
-// that the files of a program that has ended can be read.
-func (p *Plane) openFile(o Options, kind Stream) *fileSink {
-	path := filepath.Clean(o.Path)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f := p.files[path]
-	if f == nil {
-		if len(p.files) >= p.sweepAt { // to check every file at each open would take too long
-			p.sweep()
-			p.sweepAt = max(2*len(p.files), leastSweep)
-		}
-		f = &fileSink{plane: p, path: path, lineStart: true}
-		f.report = func(err error) { p.cfg.OnTrouble(f.options.Load().Program, err) }
-		f.archive = &archive{path: path, report: f.report, listings: &p.listings, more: make(chan struct{}, 1)}
-		f.queue = &queue{limit: queueLimit, hold: p.fileHold, write: f.write, pump: f.pump, mark: fileMark}
-		p.files[path] = f
-	}
-	if pl := p.programs[o.Program]; pl != nil {
-		pl.files[kind-1] = f
-	}
-	f.refs++
-	f.kind = kind
-	f.options.Store(&o)
-	f.wantClose.Store(false)
-	f.queue.kick()
-	return f
-}
-
-// leastSweep is how many sinks are known at least before some are forgotten.
-const leastSweep = 64
-
-// sweep forgets the sinks that no program uses or has used last, that have no work left or planned, and
-// that have no trouble to report to a program that comes back. The caller holds mu, so nothing can give
-// them new work.
-func (p *Plane) sweep() {
-	last := map[*fileSink]bool{}
-	for _, pl := range p.programs {
-		for _, f := range pl.files {
-			last[f] = true
-		}
-	}
-	maps.DeleteFunc(p.swept, func(_ string, gen weak.Pointer[generation]) bool { return gen.Value() == nil })
-	maps.DeleteFunc(p.files, func(path string, f *fileSink) bool {
-		if last[f] || f.refs > 0 || !f.queue.atRest() || f.failure.Load() != nil || !f.archive.atRest() {
-			return false
-		}
-		if f.gen != nil {
-			p.swept[path] = weak.Make(f.gen)
-		}
-		return true
-	})
-}
-
-// release gives up one use of a sink; the last user closes the file.
-func (p *Plane) release(f *fileSink) {
-	if f == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if f.refs--; f.refs == 0 {
-		f.wantClose.Store(true)
-		f.queue.kick()
-	}
 }
 
 func (f *fileSink) reopen() {
@@ -261,46 +189,6 @@ func (f *fileSink) refresh() {
 	}
 }
 
-// schedule sets the next rotation by time of a file that was begun at that time. An empty file gets
-// none, so that a silent program causes no wake-up. The timer is for a program that prints nothing
-// when the rotation is due. A clock that jumps cannot prevent a rotation. An age is measured with
-// the monotonic clock (time.Time), and a start in the future counts as now. After a jump ahead, the
-// next output causes the rotation.
-func (f *fileSink) schedule(begun time.Time) {
-	disarm(&f.timer)
-	f.planned = f.options.Load()
-	if f.size == 0 {
-		f.due = time.Time{}
-		return
-	}
-	if now := time.Now(); begun.After(now) {
-		begun = now
-	}
-	f.begun, f.due = begun, nextRotation(f.planned, begun)
-	if f.due.IsZero() {
-		return
-	}
-	if f.due.Before(f.retryAt) {
-		f.due = f.retryAt
-	}
-	expired := new(atomic.Bool)
-	f.expired = expired
-	f.timer = time.AfterFunc(max(time.Until(f.due), time.Millisecond), func() {
-		expired.Store(true)
-		f.queue.kick()
-	})
-}
-
-// begun is when the file was created, as far as the file system knows (statx(2)).
-func begun(f *os.File, info os.FileInfo) time.Time {
-	var st unix.Statx_t
-	err := unix.Statx(fileno(f), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st)
-	if err == nil && st.Mask&unix.STATX_BTIME != 0 {
-		return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
-	}
-	return info.ModTime()
-}
-
 // deliver appends b and records in parts where it was written.
 func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	f.parts = f.parts[:0]
@@ -334,23 +222,6 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 		}
 	}
 	return nil, nil
-}
-
-// maxBytes is the size above which the file is rotated; 0 is no limit.
-func (f *fileSink) maxBytes() int64 {
-	if time.Now().Before(f.retryAt) {
-		return 0
-	}
-	return f.options.Load().rotateAbove()
-}
-
-// rotateAbove is the largest size of the current file. If MaxBytes would let it grow above
-// TotalBytes, it is half of TotalBytes, so that an older file has room too.
-func (o *Options) rotateAbove() int64 {
-	if o.TotalBytes > 0 && (o.MaxBytes == 0 || o.MaxBytes > o.TotalBytes) {
-		return max(o.TotalBytes/2, 1)
-	}
-	return o.MaxBytes
 }
 
 // judge reports the first failure and the recovery.
@@ -459,20 +330,6 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	f.schedule(begun(file, info))
 }
 
-// remembered finds the generation of a path whose sink was forgotten meanwhile; nil if no ring refers to
-// it. Rotation must go on to record in it where the file is. Another program may use the path now.
-func (p *Plane) remembered(path string, info os.FileInfo) *generation {
-	p.mu.Lock()
-	gen := p.swept[path].Value()
-	delete(p.swept, path)
-	p.mu.Unlock()
-	// A shorter file is another file that got the same inode number.
-	if gen == nil || gen.ino != inode(info) || info.Size() < max(gen.inherited, gen.recorded.Load()) || !gen.isAt(path) {
-		return nil
-	}
-	return gen
-}
-
 // endOldLine ends a line that an earlier agentinit, or a tool that has truncated the file, left
 // unfinished at the end of the file. For this agentinit's own unfinished lines, the queue does that.
 func (f *fileSink) endOldLine() error {
@@ -542,31 +399,6 @@ func (f *fileSink) closeFile() {
 		f.report(fmt.Errorf("cannot close log file %s: %w", f.path, err))
 	}
 	f.file = nil
-}
-
-// rotate gives the file its archive name and begins the next file. A file that cannot be renamed
-// (its directory is not writable, or it is a mount point) grows on, because its lines must not be
-// lost for that.
-func (f *fileSink) rotate() error {
-	name, err := f.archive.shift(f.gen.leave)
-	if err != nil {
-		f.gen.leave(f.path)
-		if f.retryAt.IsZero() {
-			f.report(err)
-		}
-		f.retryAt = time.Now().Add(retryMost)
-		f.schedule(f.begun)
-		return nil
-	}
-	f.retryAt = time.Time{}
-	if name == "" || f.options.Load().Backups == 0 {
-		f.abandon()
-	} else {
-		f.gen.retire(name)
-		f.gen = nil
-		f.closeFile()
-	}
-	return f.open()
 }
 
 // rescue copies the newest text that the rings refer to in the current file into memory.
