@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -326,7 +327,8 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 	return m.writeRecord(id, r)
 }
 
-func (m *Mailbox) pruneInbox(now time.Time) error {
+// pruneInbox is like pruneOutbox.
+func (m *Mailbox) pruneInbox(now time.Time) (failed error) {
 	policy := m.cfg.Policy()
 	m.files.Lock()
 	defer m.files.Unlock()
@@ -341,7 +343,8 @@ func (m *Mailbox) pruneInbox(now time.Time) error {
 	for _, id := range old {
 		err := errors.Join(m.cfg.Files.Remove(m.path(queueDir, id+".json")), m.cfg.Files.Remove(m.path(inboxDir, id+".json")))
 		if err != nil {
-			return err
+			failed = cmp.Or(failed, err)
+			continue
 		}
 		m.mu.Lock()
 		delete(m.messages, m.inbox[id].message)
@@ -349,5 +352,5 @@ func (m *Mailbox) pruneInbox(now time.Time) error {
 		m.mu.Unlock()
 		m.metrics.writes.WithLabelValues(inboxDir, "pruned").Inc()
 	}
-	return nil
+	return failed
 }

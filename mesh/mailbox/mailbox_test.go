@@ -37,6 +37,8 @@ type disk struct {
 	broken error // the error of every write
 	// unreadable is the path of a file that cannot be read.
 	unreadable string
+	opening    func()   // called before a file is read
+	stuck      []string // paths that cannot be removed, as if a program had put directories there
 }
 
 func newDisk() *disk { return &disk{files: map[string]string{}} }
@@ -65,6 +67,9 @@ func (d *disk) ReadDir(dir string) ([]string, error) {
 }
 
 func (d *disk) ReadFile(name string, _ int64) ([]byte, fs.FileInfo, error) {
+	if d.opening != nil {
+		d.opening()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	text, ok := d.files[name]
@@ -108,6 +113,9 @@ func (d *disk) Rename(from, to string) error {
 func (d *disk) Remove(name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if slices.Contains(d.stuck, name) {
+		return errors.New(name + ": directory not empty")
+	}
 	if err := d.step(name); err != nil {
 		return err
 	}
@@ -567,6 +575,25 @@ func TestEntryWaitsForItsFile(t *testing.T) {
 	})
 }
 
+// Entry finds a message that is published after it has looked for the file's name.
+func TestEntryFollowsARename(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	e, err := m.Send(Outgoing{Kind: 1, Content: "hello"}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.disk.opening = func() {
+		w.disk.opening = nil
+		id, _ := m.next(time.Now())
+		m.publish(t.Context(), id)
+	}
+	got, there, err := m.Entry(e.PendingID)
+	if err != nil || !there || got.Status != Published {
+		t.Errorf("got %+v, %t, %v", got, there, err)
+	}
+}
+
 func TestInboxIsBounded(t *testing.T) {
 	w := newWorld(t)
 	m := w.open(t)
@@ -615,6 +642,40 @@ func TestPruned(t *testing.T) {
 	}
 	if reason := reasonOf(t, m.Take(t.Context(), old, "", later.AddDate(0, 0, 2))); reason != ReasonStale {
 		t.Errorf("a relay brought it back: %q", reason)
+	}
+}
+
+// A message that cannot be removed keeps no other one, and no room in the outbox.
+func TestPrunedAllButOne(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	to := nostr.Tags{{"p", string(w.own.Public())}}
+	letters, entries := map[bool]string{}, map[bool]Entry{} // by whether they cannot be removed
+	for _, stuck := range []bool{true, false} {
+		e := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: append(nostr.Tags{{"d", fmt.Sprint(stuck)}}, to...)})
+		if err := m.Take(t.Context(), e, "", now); err != nil {
+			t.Fatal(err)
+		}
+		sent, err := m.Send(Outgoing{Kind: 1, Content: fmt.Sprint(stuck)}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.outbox[sent.PendingID].status = Failed
+		letters[stuck], entries[stuck] = e.ID+".json", sent
+	}
+	w.disk.stuck = []string{"/pod/events/inbox/" + letters[true], "/pod/events/outbox/" + entries[true].PendingID + ".json"}
+	m.Prune(now.AddDate(1, 0, 0))
+	if got := w.disk.in(inboxDir); !slices.Equal(got, []string{letters[true]}) {
+		t.Errorf("left are %v in the inbox", got)
+	}
+	if got := w.disk.in(outboxDir); !slices.Equal(got, []string{entries[true].PendingID + ".json"}) {
+		t.Errorf("left are %v in the outbox", got)
+	}
+	for i := range maxDone + MaxPending - 1 {
+		m.outbox[fmt.Sprint(i)] = &slot{file: fmt.Sprint(i), status: Failed, created: now.AddDate(1, 0, 0)}
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: "more"}, now.AddDate(1, 0, 0)); err != nil {
+		t.Error(err)
 	}
 }
 

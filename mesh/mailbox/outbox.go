@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -131,7 +132,7 @@ func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 		return known, err
 	}
 	if m.crowded() {
-		if err := m.pruneOutbox(now); err != nil {
+		if err := m.pruneOutbox(now); err != nil && m.crowded() {
 			return Entry{}, err
 		}
 	}
@@ -415,37 +416,43 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	return e, err
 }
 
+// look returns a copy of what is known of a message, and a channel that closes at the next change.
+func (m *Mailbox) look(id string) (s slot, there bool, changed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known := m.outbox[id]; known != nil {
+		s, there = *known, true
+	}
+	return s, there, m.changed
+}
+
 // Entry returns a message of the outbox, and false if there is none. It waits while the message's
 // file is being created or renamed.
 func (m *Mailbox) Entry(id string) (Entry, bool, error) {
 	for {
-		m.mu.Lock()
-		s, changed := m.outbox[id], m.changed
-		var file string
-		var sending bool
-		if s != nil {
-			file, sending = s.file, s.sending
-		}
-		m.mu.Unlock()
-		if s == nil {
+		before, there, _ := m.look(id)
+		if !there {
 			return Entry{}, false, nil
 		}
-		e, err := m.readEntry(file)
-		if !sending || !errors.Is(err, fs.ErrNotExist) {
+		e, err := m.readEntry(before.file)
+		if !errors.Is(err, fs.ErrNotExist) {
 			return e, true, err
 		}
-		<-changed // settle or drop ends the running step
+		// A step that has begun after the first look may have renamed or removed the file.
+		now, there, changed := m.look(id)
+		if there && now.sending {
+			<-changed // settle or drop ends the running step
+		} else if there && now.file == before.file {
+			return e, true, err
+		}
 	}
 }
 
 // Wait returns the message when it is no longer pending, or in its current state when ctx ends.
 func (m *Mailbox) Wait(ctx context.Context, id string) (Entry, bool, error) {
 	for {
-		m.mu.Lock()
-		s, changed := m.outbox[id], m.changed
-		waits := s != nil && s.status == Pending
-		m.mu.Unlock()
-		if !waits {
+		s, there, changed := m.look(id)
+		if !there || s.status != Pending {
 			return m.Entry(id)
 		}
 		select {
@@ -464,8 +471,9 @@ func (m *Mailbox) crowded() bool {
 }
 
 // pruneOutbox removes finished messages that are older than the retention, and the oldest finished
-// ones if there are too many.
-func (m *Mailbox) pruneOutbox(now time.Time) error {
+// ones if there are too many. A message that cannot be removed does not keep the others: failed is the
+// error about the first one.
+func (m *Mailbox) pruneOutbox(now time.Time) (failed error) {
 	keep := m.cfg.Policy().Retention
 	m.mu.Lock()
 	files := map[string]string{}
@@ -485,10 +493,11 @@ func (m *Mailbox) pruneOutbox(now time.Time) error {
 	m.mu.Unlock()
 	for _, id := range old {
 		if err := m.cfg.Files.Remove(m.path(outboxDir, files[id]+".json")); err != nil {
-			return err
+			failed = cmp.Or(failed, err)
+			continue
 		}
 		m.drop(id)
 		m.metrics.writes.WithLabelValues(outboxDir, "pruned").Inc()
 	}
-	return nil
+	return failed
 }
