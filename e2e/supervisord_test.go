@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // supervisordBox has programs for the verbs of supervisorctl.
@@ -233,7 +232,7 @@ func TestEventListenersAsInSupervisord(t *testing.T) {
 func waitForLines(t *testing.T, file string, expressions ...string) {
 	t.Helper()
 	for _, e := range expressions {
-		waitUntil(t, file+" has "+e, func() bool {
+		waitFor(t, file+" has "+e, func() bool {
 			text, err := os.ReadFile(file)
 			return err == nil && regexp.MustCompile("(?m)"+e).Match(text)
 		})
@@ -297,21 +296,12 @@ start_seconds = 0
 restart = "never"
 required = false
 `).sealed()
-	waitUntil(t, "the listener reports the crash", func() bool { return strings.Contains(b.mustCtl("logs", "crashes"), "web has crashed") })
+	waitFor(t, "the listener reports the crash", func() bool { return strings.Contains(b.mustCtl("logs", "crashes"), "web has crashed") })
 	if out := b.mustCtl("logs", "crashes"); strings.Contains(out, "fine") || strings.Contains(out, "READY") {
 		t.Errorf("the listener printed\n%s", out)
 	}
 	// It goes on after a restart.
 	b.mustCtl("restart", "crashes")
 	b.ctl("restart", "web") // it exits with 1, because web crashes
-	waitUntil(t, "the listener reports the next crash", func() bool { return strings.Count(b.mustCtl("logs", "crashes", "-n", "100"), "web has crashed") == 2 })
-}
-
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
+	waitFor(t, "the listener reports the next crash", func() bool { return strings.Count(b.mustCtl("logs", "crashes", "-n", "100"), "web has crashed") == 2 })
 }
