@@ -247,7 +247,7 @@ func (m *Mailbox) names(dir string, wanted func(string) bool, most int) ([]strin
 			}
 		case strings.Contains(file, ".json.tmp-"):
 			if err := m.cfg.Files.Remove(m.path(dir, file)); err != nil {
-				return nil, fmt.Errorf("cannot remove an unfinished file: %w", err)
+				m.cfg.Report("MailboxFileIgnored", map[string]any{"file": m.path(dir, file), "message": err.Error()})
 			}
 		}
 	}

@@ -535,9 +535,8 @@ func TestOneFileDoesNotCloseTheMailbox(t *testing.T) {
 	}
 	bad := "/pod/events/inbox/" + strings.Repeat("ab", 32) + ".json"
 	w.disk.mortal, w.disk.broken, w.disk.unreadable, w.disk.files[bad] = 0, errors.New("read-only"), bad, ""
-	delete(w.disk.files, "/pod/events/outbox/"+e.EventID+".json.tmp-0123")
-	m = w.open(t)
-	if c := m.Counts(); c.Pending != 1 || len(w.reports) != 2 {
+	m = w.open(t) // it cannot remove the unfinished file of the rename either
+	if c := m.Counts(); c.Pending != 1 || len(w.reports) != 3 {
 		t.Errorf("counts %+v, reports %v", c, w.reports)
 	}
 	w.disk.broken = nil
