@@ -19,7 +19,7 @@ func TestAPIKeys(t *testing.T) {
 		return path
 	}
 	good, short, large := write("good", " a-key-of-a-file-x\n"), write("short", "short"), write("large", strings.Repeat("x", maxKey+1))
-	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it", "SHORT": "short", "SAMPLE": KeyPlaceholder}
+	env := map[string]string{"GOOD": "a-key-of-the-environment", "BLANKS": "a key with blanks in it", "SHORT": "short", "SAMPLE": keyPlaceholder}
 	for _, c := range []struct {
 		name string
 		key  schema.APIKey

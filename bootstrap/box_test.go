@@ -201,7 +201,7 @@ func TestSecurityProfileIsPublished(t *testing.T) {
 }
 
 func TestKeyOfAPlainContainer(t *testing.T) {
-	for env, want := range map[string]string{"": "", KeyPlaceholder: "", KeyPlaceholder + "\n": "", "a-key-from-outside": "a-key-from-outside"} {
+	for env, want := range map[string]string{"": "", keyPlaceholder: "", keyPlaceholder + "\n": "", "a-key-from-outside": "a-key-from-outside"} {
 		r := newBootRig(t, testRoots(t), plain, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY="+env) })
 		if err := r.boot(t); err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestKeyOfAPlainContainer(t *testing.T) {
 
 // Programs get the key that agentinit itself uses.
 func TestProgramsGetTheKeyInUse(t *testing.T) {
-	for _, env := range []string{"", " ", KeyPlaceholder + "\n", "0123456789abcdef", "0123456789abcdef\n"} {
+	for _, env := range []string{"", " ", keyPlaceholder + "\n", "0123456789abcdef", "0123456789abcdef\n"} {
 		r := newBootRig(t, testRoots(t), agentboxManifest, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY="+env) })
 		if err := r.boot(t); err != nil {
 			t.Fatal(err)

@@ -263,7 +263,7 @@ func TestManagementKey(t *testing.T) {
 		nonRoot bool
 	}{
 		{name: "made", from: KeyGenerated},
-		{name: "placeholder", env: KeyPlaceholder, from: KeyGenerated},
+		{name: "placeholder", env: keyPlaceholder, from: KeyGenerated},
 		{name: "blank", env: "  ", from: KeyGenerated},
 		{name: "environment", env: "from-the-environment", want: "from-the-environment", from: KeyFromEnvironment},
 		{name: "short", env: "short", want: "short", from: KeyFromEnvironment, note: true},
@@ -271,7 +271,7 @@ func TestManagementKey(t *testing.T) {
 		{name: "the operator's own", file: new("correct-horse-battery"), mode: 0o400, want: "correct-horse-battery", from: KeyFromFile},
 		{name: "group may read", file: new(good), mode: 0o660, want: good, from: KeyFromFile, note: true},
 		{name: "all may read", file: new(good), mode: 0o644, want: good, from: KeyFromFile, note: true},
-		{name: "a placeholder in the file", file: new(KeyPlaceholder + "\n"), mode: 0o600, err: "holds the placeholder"},
+		{name: "a placeholder in the file", file: new(keyPlaceholder + "\n"), mode: 0o600, err: "holds the placeholder"},
 		{name: "empty", file: new(""), mode: 0o600, err: "fewer than 16"},
 		{name: "cut", file: new("abc"), mode: 0o600, err: "fewer than 16"},
 		{name: "binary", file: new(good + "\x00\xff"), mode: 0o600, err: "printable ASCII"},

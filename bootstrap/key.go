@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// KeyPlaceholder is the text that sample files contain in place of a management key.
-const KeyPlaceholder = "change-this-secret-key"
+// keyPlaceholder is the text that sample files contain in place of a management key.
+const keyPlaceholder = "change-this-secret-key"
 
 // maxKey bounds the key file. minKey is the minimum length of a key.
 const (
@@ -33,7 +33,7 @@ const (
 // environmentKey is the management key of the environment. It is empty if the variable is unset,
 // blank or the placeholder.
 func environmentKey(getenv func(string) string) string {
-	if env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY")); env != KeyPlaceholder {
+	if env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY")); env != keyPlaceholder {
 		return env
 	}
 	return ""
@@ -98,8 +98,8 @@ func readKey(p *Policy, path string) (Secret, string, error) {
 
 // checkKey refuses a text that is no key. The placeholder is public, so it would let everyone in.
 func checkKey(key string) error {
-	if key == KeyPlaceholder {
-		return fmt.Errorf("holds the placeholder %s of sample files", KeyPlaceholder)
+	if key == keyPlaceholder {
+		return fmt.Errorf("holds the placeholder %s of sample files", keyPlaceholder)
 	}
 	if len(key) < minKey {
 		return fmt.Errorf("holds fewer than %d characters", minKey)

@@ -233,7 +233,7 @@ func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]
 		return env
 	}
 	maps.Copy(env, b.cfg.Roots.Environment())
-	env["MANAGEMENT_API_KEY"] = cmp.Or(environmentKey(b.getenv), b.ManagementKey().Reveal(), KeyPlaceholder)
+	env["MANAGEMENT_API_KEY"] = cmp.Or(environmentKey(b.getenv), b.ManagementKey().Reveal(), keyPlaceholder)
 	return env
 }
 

@@ -405,7 +405,7 @@ func TestSealInMemory(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		guarded := make(chan struct{})
 		go func() { r.boot.GuardSentinel(ctx); close(guarded) }()
-		time.Sleep(2 * SentinelCycle)
+		time.Sleep(2 * sentinelCycle)
 		synctest.Wait()
 		if events := r.events(EventSentinelAltered); len(events) != 0 {
 			t.Errorf("got %+v", events)
@@ -413,7 +413,7 @@ func TestSealInMemory(t *testing.T) {
 		if err := os.Remove(r.boot.cfg.Roots.Prefix + "/run"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * SentinelCycle)
+		time.Sleep(2 * sentinelCycle)
 		synctest.Wait()
 		read(t, r.boot.cfg.Roots.Sentinel())
 		cancel()

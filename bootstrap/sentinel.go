@@ -13,11 +13,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// SentinelCycle is the time between two checks of the sentinel while the box is sealed, in two
+// sentinelCycle is the time between two checks of the sentinel while the box is sealed, in two
 // cases. One case is that the kernel cannot report a change (inotify instances and watches are
 // limited per user and shared by all programs of that uid). The other case is that the sentinel
 // cannot be restored. Otherwise a check runs only after the kernel has reported a change.
-const SentinelCycle = 5 * time.Second
+const sentinelCycle = 5 * time.Second
 
 // sentinelPause is the minimum time between two checks, however often programs change the watched
 // files.
@@ -179,7 +179,7 @@ func (s *sentinelFile) guard(ctx context.Context) {
 				s.unwatched(blind)
 			}
 			said = blind != nil
-			sleep.For(ctx, SentinelCycle)
+			sleep.For(ctx, sentinelCycle)
 		default:
 			said = false
 			sleep.For(ctx, sentinelPause)
@@ -190,7 +190,7 @@ func (s *sentinelFile) guard(ctx context.Context) {
 
 func (s *sentinelFile) unwatched(reason error) {
 	s.bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventSentinelUnwatched, Fields: map[string]any{
-		"path": s.path, "reason": reason.Error(), "cycle_ms": SentinelCycle.Milliseconds(),
+		"path": s.path, "reason": reason.Error(), "cycle_ms": sentinelCycle.Milliseconds(),
 	}})
 }
 

@@ -71,7 +71,7 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(SentinelCycle + sentinelPause)
+			time.Sleep(sentinelCycle + sentinelPause)
 			synctest.Wait()
 			info, err := os.Lstat(path)
 			if err != nil || !info.Mode().IsRegular() || read(t, path) != want {
@@ -88,7 +88,7 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 		if err := errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(4 * SentinelCycle)
+		time.Sleep(4 * sentinelCycle)
 		synctest.Wait()
 		if n := len(r.events(EventSentinelAltered)); n != len(damages)+1 {
 			t.Fatalf("%d events", n-len(damages))
@@ -99,7 +99,7 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 		if err := r.boot.Unseal(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * SentinelCycle)
+		time.Sleep(2 * sentinelCycle)
 		synctest.Wait()
 		if _, err := os.Lstat(path); err == nil {
 			t.Fatal("a sentinel that was taken away at shutdown came back")
@@ -132,7 +132,7 @@ func TestForgedSentinelIsRemoved(t *testing.T) {
 			if err := forge(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(SentinelCycle + sentinelPause)
+			time.Sleep(sentinelCycle + sentinelPause)
 			synctest.Wait()
 			if info, err := os.Lstat(path); err == nil {
 				t.Errorf("forgery %d: %v is there", i, info.Mode())
@@ -147,7 +147,7 @@ func TestForgedSentinelIsRemoved(t *testing.T) {
 		if _, err := seal(t.Context(), r.boot); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * SentinelCycle)
+		time.Sleep(2 * sentinelCycle)
 		synctest.Wait()
 		read(t, path)
 		if n := len(r.events(EventSentinelAltered)); n != len(forgeries) {

@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// DriftCycle is the time between two comparisons of contract and reality.
-const DriftCycle = 60 * time.Second
+// driftCycle is the time between two comparisons of contract and reality.
+const driftCycle = 60 * time.Second
 
 // Declared is what the manifest and the generated security profile promise. A nil pointer or empty
 // field is not compared.
@@ -135,7 +135,7 @@ func without[T comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(x T) bool { return slices.Contains(b, x) })
 }
 
-// DriftDetector compares contract and reality at its start and every DriftCycle, and remembers the
+// DriftDetector compares contract and reality at its start and every driftCycle, and remembers the
 // outcome. Current may be called from any goroutine.
 type DriftDetector struct {
 	bus   *event.Bus
@@ -153,9 +153,9 @@ func NewDriftDetector(bus *event.Bus, ready *Readiness, want func() Declared, re
 	return &DriftDetector{bus: bus, ready: ready, want: want, read: read}
 }
 
-// Run compares now and every DriftCycle until ctx ends.
+// Run compares now and every driftCycle until ctx ends.
 func (d *DriftDetector) Run(ctx context.Context) {
-	t := time.NewTicker(DriftCycle)
+	t := time.NewTicker(driftCycle)
 	defer t.Stop()
 	for {
 		d.Once(ctx)

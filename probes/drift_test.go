@@ -88,13 +88,13 @@ func TestDetectorPublishesChangesAndGatesReadiness(t *testing.T) {
 		if v := ready.Verdict(); v.Ready || v.Missing[0].ID != "contract:capabilities" {
 			t.Fatalf("got %+v", v)
 		}
-		time.Sleep(3 * DriftCycle)
+		time.Sleep(3 * driftCycle)
 		synctest.Wait()
 		if n := bus.Counts()[EventContractDrift]; n != 1 {
 			t.Fatalf("published %d times", n)
 		}
 		dropped.Store(true)
-		time.Sleep(DriftCycle)
+		time.Sleep(driftCycle)
 		synctest.Wait()
 		if !ready.Verdict().Ready || len(d.Current()) != 0 || bus.Counts()[EventContractKept] != 1 {
 			t.Fatalf("got %+v, %v", ready.Verdict(), d.Current())

@@ -50,8 +50,8 @@ type Health struct {
 	Note          string              `json:"note"`
 }
 
-// HealthNote tells automation which endpoints to use instead.
-const HealthNote = "for people; automation reads /livez and /ready"
+// healthNote tells automation which endpoints to use instead.
+const healthNote = "for people; automation reads /livez and /ready"
 
 // Facts are what NewHealth judges.
 type Facts struct {
@@ -72,7 +72,7 @@ func NewHealth(f Facts) Health {
 	h := Health{
 		Status: "ok", Uptime: seconds(f.Uptime), Ready: f.Verdict.Ready, Reason: f.Verdict.Reason,
 		Phases: orEmpty(f.Phases), Adapters: orEmpty(f.Adapters), Drift: orEmpty(f.Drift), Listeners: orEmpty(f.Listeners),
-		Artifacts: f.Artifacts, Build: f.Build, Programs: make(map[string][]string), Note: HealthNote,
+		Artifacts: f.Artifacts, Build: f.Build, Programs: make(map[string][]string), Note: healthNote,
 		DegradedCount: len(f.Drift),
 	}
 	for _, p := range f.Programs {

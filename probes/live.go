@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// PingTimeout is how long the supervisor's loop may take to answer.
-const PingTimeout = 100 * time.Millisecond
+// pingTimeout is how long the supervisor's loop may take to answer.
+const pingTimeout = 100 * time.Millisecond
 
 // pingFresh is how long an answer is used for other requests. So any number of requests causes at
 // most 20 pings a second.
@@ -49,7 +49,7 @@ func NewLiveness(p Pinger, started time.Time) *Liveness {
 // Uptime is the time since the start.
 func (l *Liveness) Uptime() time.Duration { return time.Since(l.started) }
 
-// Check returns nil if the loop answers within PingTimeout, or has answered within pingFresh
+// Check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
 // before.
 func (l *Liveness) Check(ctx context.Context) error {
 	if l.pinger == nil {
@@ -57,7 +57,7 @@ func (l *Liveness) Check(ctx context.Context) error {
 	}
 	f := l.join()
 	// A separate time limit, because a pinger may ignore its context.
-	ctx, cancel := context.WithTimeoutCause(ctx, PingTimeout, ErrStuck)
+	ctx, cancel := context.WithTimeoutCause(ctx, pingTimeout, ErrStuck)
 	defer cancel()
 	select {
 	case <-f.done:
@@ -78,7 +78,7 @@ func (l *Liveness) join() *flight {
 	go func() {
 		// Not the request's context: the callers that joined must not lose the answer
 		// because the first caller went away.
-		ctx, cancel := context.WithTimeout(context.Background(), PingTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 		defer cancel()
 		if err := l.pinger.Ping(ctx); err != nil {
 			f.err = ErrStuck

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountTimeout bounds one check of a directory: if the server of a file system does not answer, a
+// mountTimeout bounds one check of a directory: if the server of a file system does not answer, a
 // check may take for ever.
-const MountTimeout = 2 * time.Second
+const mountTimeout = 2 * time.Second
 
 // notChecked is the reason of a requirement that has not been checked so far.
 const notChecked = "not checked yet"
@@ -104,7 +104,7 @@ func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check Moun
 func (r *Readiness) followMount(ctx context.Context, path string, check MountCheck) {
 	probe := &mountProbe{path: path, check: check}
 	r.every(ctx, func() time.Duration {
-		err := probe.look(ctx, MountTimeout)
+		err := probe.look(ctx, mountTimeout)
 		if ctx.Err() != nil {
 			return Cycle
 		}

@@ -445,7 +445,7 @@ func TestOneRelayIsEnough(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { r.FollowRelays(ctx, []string{"wss://bad", "wss://good"}, dial); close(done) }()
-		time.Sleep(RelayTimeout + time.Millisecond)
+		time.Sleep(relayTimeout + time.Millisecond)
 		state := func() Requirement { return r.Verdict().Requirements[1] }
 		// The address may have a token, so only dial names it.
 		if q := state(); q.Met || !strings.Contains(q.Reason, "no relay answered within 3s") || strings.Contains(q.Reason, "wss://") {
@@ -469,7 +469,7 @@ func TestOneRelayIsEnough(t *testing.T) {
 func TestNoRelayConfigured(t *testing.T) {
 	r := NewReadiness(event.NewBus(8))
 	r.FollowRelays(t.Context(), nil, nil)
-	if q := r.Verdict().Requirements[1]; q.Met || q.ID != RelayID {
+	if q := r.Verdict().Requirements[1]; q.Met || q.ID != relayID {
 		t.Fatalf("got %+v", q)
 	}
 }
@@ -506,7 +506,7 @@ func TestStuckLoopIsNotLive(t *testing.T) {
 		stuck := make(chan struct{})
 		l := NewLiveness(pingFunc(func(context.Context) error { <-stuck; return errors.New("late") }), time.Now())
 		begin := time.Now()
-		if err := l.Check(t.Context()); !errors.Is(err, ErrStuck) || time.Since(begin) != PingTimeout {
+		if err := l.Check(t.Context()); !errors.Is(err, ErrStuck) || time.Since(begin) != pingTimeout {
 			t.Fatalf("%v after %v", err, time.Since(begin))
 		}
 		close(stuck)

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// RelayTimeout bounds one websocket connect.
-const RelayTimeout = 3 * time.Second
+// relayTimeout bounds one websocket connect.
+const relayTimeout = 3 * time.Second
 
-// RelayID is the id of the requirement that at least one relay answers.
-const RelayID = "relay:any"
+// relayID is the id of the requirement that at least one relay answers.
+const relayID = "relay:any"
 
 // RelayDial completes a websocket connect to url and closes it again. Its error names the relay, but
 // without a password or a token in the url.
 type RelayDial func(ctx context.Context, url string) error
 
 // FollowRelays keeps the relay requirement up to date until ctx ends. It is met while at least one
-// of urls completes a connect within RelayTimeout. Like FollowMounts, it must start before the
+// of urls completes a connect within relayTimeout. Like FollowMounts, it must start before the
 // seal.
 func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayDial) {
-	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: notChecked})
+	r.Set(Requirement{ID: relayID, Kind: KindRelay, Reason: notChecked})
 	if len(urls) == 0 {
-		r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: "no relay is configured (NOSTR_RELAYS is empty)"})
+		r.Set(Requirement{ID: relayID, Kind: KindRelay, Reason: "no relay is configured (NOSTR_RELAYS is empty)"})
 		return
 	}
 	last := ""
@@ -33,7 +33,7 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 			return Cycle
 		}
 		last = url
-		q := Requirement{ID: RelayID, Kind: KindRelay, Met: err == nil}
+		q := Requirement{ID: relayID, Kind: KindRelay, Met: err == nil}
 		if err != nil {
 			q.Reason = err.Error()
 		}
@@ -66,11 +66,11 @@ func anyRelay(ctx context.Context, urls []string, last string, dial RelayDial) (
 		}
 		errs = append(errs, a.err)
 	}
-	return "", fmt.Errorf("no relay answered within %s: %w", RelayTimeout, errors.Join(errs...))
+	return "", fmt.Errorf("no relay answered within %s: %w", relayTimeout, errors.Join(errs...))
 }
 
 func dialOne(ctx context.Context, url string, dial RelayDial) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, RelayTimeout, errors.New("no answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, relayTimeout, errors.New("no answer in time"))
 	defer cancel()
 	return dial(ctx, url)
 }

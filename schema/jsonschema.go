@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// SchemaID is where editors find the schema if a manifest names none.
-const SchemaID = "https://github.com/dreamlab-ai/agentinit/schema/agentbox.toml.schema.json"
+// schemaID is where editors find the schema if a manifest names none.
+const schemaID = "https://github.com/dreamlab-ai/agentinit/schema/agentbox.toml.schema.json"
 
 // member is one entry of an ordered JSON object.
 type member struct {
@@ -57,7 +57,7 @@ func marshalPlain(v any) ([]byte, error) {
 var JSONSchema = sync.OnceValue(func() []byte {
 	root := object{
 		{"$schema", "http://json-schema.org/draft-07/schema#"},
-		{"$id", SchemaID},
+		{"$id", schemaID},
 		{"title", "agentbox.toml"},
 	}
 	root = append(root, jsonShape(manifestShape())...)

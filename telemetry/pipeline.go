@@ -18,13 +18,13 @@ import (
 
 // Limits of the queue and of one batch.
 const (
-	// QueueSize is the maximum number of spans held, including those of the current export. Spans
+	// queueSize is the maximum number of spans held, including those of the current export. Spans
 	// of requests take at most half of it.
-	QueueSize = 2048
-	// BatchSize is the maximum number of spans in one export.
-	BatchSize = 512
-	// BatchEvery is how long an ended span waits for others to share its batch.
-	BatchEvery = 5 * time.Second
+	queueSize = 2048
+	// batchSize is the maximum number of spans in one export.
+	batchSize = 512
+	// batchEvery is how long an ended span waits for others to share its batch.
+	batchEvery = 5 * time.Second
 	// maxValue is the maximum length of one attribute's value in characters.
 	maxValue    = 512
 	reportEvery = time.Minute
@@ -99,8 +99,8 @@ func New(c Config) (*Pipeline, error) {
 	// The batcher itself never drops a span: OnEnd never admits more spans than the batcher has
 	// room for.
 	p.batcher = sdk.NewBatchSpanProcessor(exporter{p},
-		sdk.WithMaxQueueSize(QueueSize), sdk.WithMaxExportBatchSize(BatchSize),
-		sdk.WithBatchTimeout(BatchEvery), sdk.WithExportTimeout(ExportTimeout))
+		sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize),
+		sdk.WithBatchTimeout(batchEvery), sdk.WithExportTimeout(ExportTimeout))
 	limits := sdk.NewSpanLimits()
 	limits.AttributeValueLengthLimit = maxValue
 	p.provider = sdk.NewTracerProvider(
@@ -161,7 +161,7 @@ func (g gate) OnEnd(s sdk.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return
 	}
-	room := int64(QueueSize)
+	room := int64(queueSize)
 	if s.SpanKind() == trace.SpanKindServer {
 		room /= 2 // clients decide how many requests there are, so their spans get only half
 	}

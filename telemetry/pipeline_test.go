@@ -120,10 +120,10 @@ func TestFullQueueDropsAndCounts(t *testing.T) {
 		collectortest.Accept(w, collectortest.HTTP, nil)
 	})
 	p := pipeline(t, Config{Endpoint: endpoint, Report: func(err error) { t.Error(err) }})
-	finish(p, BatchSize)
+	finish(p, batchSize)
 	<-collecting
 	const over = 100
-	finish(p, QueueSize-BatchSize+over)
+	finish(p, queueSize-batchSize+over)
 	if got := p.lost(dropQueue); got != over {
 		t.Errorf("%d spans dropped, want %d", got, over)
 	}
@@ -131,8 +131,8 @@ func TestFullQueueDropsAndCounts(t *testing.T) {
 	if err := p.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := testutil.ToFloat64(p.exported); got != QueueSize {
-		t.Errorf("%v spans exported, want %d", got, QueueSize)
+	if got := testutil.ToFloat64(p.exported); got != queueSize {
+		t.Errorf("%v spans exported, want %d", got, queueSize)
 	}
 	if held := p.held.Load(); held != 0 {
 		t.Errorf("%d spans still counted as held", held)
@@ -142,7 +142,7 @@ func TestFullQueueDropsAndCounts(t *testing.T) {
 // TestCollectorsThatDoNotTakeSpans: each span is counted once, the shutdown completes, and no
 // report contains the endpoint's password or a header's value.
 func TestCollectorsThatDoNotTakeSpans(t *testing.T) {
-	const spans = BatchSize + 3
+	const spans = batchSize + 3
 	cases := map[string]http.HandlerFunc{
 		"500":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 		"503":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },

@@ -40,7 +40,7 @@ type Layout struct {
 type Config struct {
 	Files   Files
 	Layout  Layout
-	AgentID string // DefaultAgentID when empty
+	AgentID string // defaultAgentID when empty
 	// PodBase is the address of the pod server. The pod's documents use it to refer to each other.
 	// If it is empty, they contain no references.
 	PodBase string
@@ -52,8 +52,8 @@ type Config struct {
 	Log2N int
 }
 
-// DefaultAgentID is the identity's name unless AGENTBOX_AGENT_ID sets another one.
-const DefaultAgentID = "agentbox-core"
+// defaultAgentID is the identity's name unless AGENTBOX_AGENT_ID sets another one.
+const defaultAgentID = "agentbox-core"
 
 // keepPrevious is how long the old encrypted file is kept after a change of the management key.
 const keepPrevious = 24 * time.Hour
@@ -103,7 +103,7 @@ var agentIDs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 
 // NewStore returns a Store. It reads no file.
 func NewStore(cfg Config) (*Store, error) {
-	cfg.AgentID = cmp.Or(cfg.AgentID, DefaultAgentID)
+	cfg.AgentID = cmp.Or(cfg.AgentID, defaultAgentID)
 	cfg.Log2N = cmp.Or(cfg.Log2N, defaultLog2N)
 	if !agentIDs().MatchString(cfg.AgentID) {
 		return nil, fmt.Errorf("AGENTBOX_AGENT_ID is %q; use 1 to 64 letters, digits, '.', '_' and '-', not beginning with a mark", cfg.AgentID)

@@ -60,7 +60,7 @@ func parseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) 
 var errOtherEvent = errors.New("holds another event than its name says")
 
 func (m *Mailbox) loadInbox() error {
-	names, err := m.names(inboxDir, func(name string) bool { return nip01.LowerHex(name, 64) }, MaxInbox)
+	names, err := m.names(inboxDir, func(name string) bool { return nip01.LowerHex(name, 64) }, maxInbox)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (m *Mailbox) room(p Policy, message *nostr.Event) error {
 			strangers++
 		}
 	}
-	if len(m.inbox) >= MaxInbox || !p.trusts(message.PubKey) && strangers >= MaxInbox/2 {
+	if len(m.inbox) >= maxInbox || !p.trusts(message.PubKey) && strangers >= maxInbox/2 {
 		return refuse(ReasonFull, "the inbox has no room: %d messages, %d of them of strangers", len(m.inbox), strangers)
 	}
 	return nil

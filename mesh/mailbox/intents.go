@@ -87,7 +87,7 @@ func (m *Mailbox) loadIntents() error {
 	if m.cfg.Work == nil {
 		return nil
 	}
-	ids, err := m.names(queueDir, func(name string) bool { return nip01.LowerHex(name, 64) }, MaxInbox)
+	ids, err := m.names(queueDir, func(name string) bool { return nip01.LowerHex(name, 64) }, maxInbox)
 	for _, id := range ids {
 		m.toWork(id)
 	}

@@ -20,8 +20,8 @@ import (
 
 // Limits of a mailbox.
 const (
-	MaxInbox     = 10_000 // messages; strangers get half
-	MaxPending   = 1000   // messages that wait to be published
+	maxInbox     = 10_000 // messages; strangers get half
+	maxPending   = 1000   // messages that wait to be published
 	maxDone      = 5000   // finished messages of the outbox
 	maxOutbox    = 10_000 // files of the outbox
 	maxFile      = 4 << 20
@@ -118,7 +118,7 @@ type letter struct {
 	taken                      bool // came from a relay since Open, not from a file
 }
 
-// Open reads the existing files, at most MaxInbox and maxOutbox, and repairs what a crash has left
+// Open reads the existing files, at most maxInbox and maxOutbox, and repairs what a crash has left
 // incomplete.
 func Open(cfg Config) (*Mailbox, error) {
 	if cfg.Report == nil {

@@ -605,14 +605,14 @@ func TestInboxIsBounded(t *testing.T) {
 		}
 	}
 	to := nostr.Tags{{"p", string(w.own.Public())}}
-	fill(MaxInbox/2, true)
+	fill(maxInbox/2, true)
 	if reason := reasonOf(t, m.Take(t.Context(), signed(t, relaytest.NewKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
 		t.Errorf("a stranger too many: %q", reason)
 	}
 	if err := m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to}), "", now); err != nil {
 		t.Errorf("strangers kept a friend out: %v", err)
 	}
-	fill(MaxInbox/2, false)
+	fill(maxInbox/2, false)
 	if reason := reasonOf(t, m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, Content: "2"}), "", now)); reason != ReasonFull {
 		t.Errorf("a message too many: %q", reason)
 	}
@@ -670,7 +670,7 @@ func TestPrunedAllButOne(t *testing.T) {
 	if got := w.disk.in(outboxDir); !slices.Equal(got, []string{entries[true].PendingID + ".json"}) {
 		t.Errorf("left are %v in the outbox", got)
 	}
-	for i := range maxDone + MaxPending - 1 {
+	for i := range maxDone + maxPending - 1 {
 		m.outbox[fmt.Sprint(i)] = &slot{file: fmt.Sprint(i), status: Failed, created: now.AddDate(1, 0, 0)}
 	}
 	if _, err := m.Send(Outgoing{Kind: 1, Content: "more"}, now.AddDate(1, 0, 0)); err != nil {
@@ -869,7 +869,7 @@ func TestSendRefuses(t *testing.T) {
 	if _, err := m.Send(Outgoing{Kind: 1, Content: "b", Key: "k"}, now); !errors.Is(err, ErrMismatch) {
 		t.Errorf("the key of another message: %v", err)
 	}
-	for i := range MaxPending {
+	for i := range maxPending {
 		m.outbox[fmt.Sprint(i)] = &slot{status: Pending}
 	}
 	if _, err := m.Send(Outgoing{Kind: 1}, now); !errors.Is(err, ErrFull) {

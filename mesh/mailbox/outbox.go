@@ -233,7 +233,7 @@ func (m *Mailbox) reserve(e Entry) error {
 	if m.outbox[e.PendingID] != nil {
 		return fmt.Errorf("%w: a call with the same key is running", ErrFull)
 	}
-	if pending >= MaxPending {
+	if pending >= maxPending {
 		return fmt.Errorf("%w: %d messages wait to be published", ErrFull, pending)
 	}
 	m.outbox[e.PendingID] = &slot{file: e.PendingID, status: Pending, created: e.CreatedAt, sending: true}
@@ -467,7 +467,7 @@ func (m *Mailbox) Wait(ctx context.Context, id string) (Entry, bool, error) {
 func (m *Mailbox) crowded() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.outbox) >= maxDone+MaxPending
+	return len(m.outbox) >= maxDone+maxPending
 }
 
 // pruneOutbox removes finished messages that are older than the retention, and the oldest finished

@@ -17,8 +17,8 @@ import (
 // Limits for an event. The connection limits the size of whole messages.
 const (
 	MaxTags         = 2000
-	MaxTagItems     = 128
-	MaxKind         = 65535
+	maxTagItems     = 128
+	maxKind         = 65535
 	maxCreatedAt    = 1<<53 - 1 // the largest integer that every JSON reader reads exactly
 	hexIDSize       = 64
 	hexSignatureLen = 128
@@ -56,7 +56,7 @@ func ParseEvent(raw []byte) (*nostr.Event, error) {
 			return err
 		}},
 		{"kind", func(raw json.RawMessage) error {
-			n, err := integer(raw, MaxKind)
+			n, err := integer(raw, maxKind)
 			e.Kind = int(n)
 			return err
 		}},
@@ -295,8 +295,8 @@ func tags(raw json.RawMessage) (nostr.Tags, error) {
 	}
 	out := make(nostr.Tags, len(read))
 	for i, tag := range read {
-		if len(tag) > MaxTagItems {
-			return nil, fmt.Errorf("have one of more than %d strings", MaxTagItems)
+		if len(tag) > maxTagItems {
+			return nil, fmt.Errorf("have one of more than %d strings", maxTagItems)
 		}
 		out[i] = make(nostr.Tag, len(tag))
 		for j, item := range tag {

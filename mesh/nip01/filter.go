@@ -9,8 +9,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// MaxFilterItems limits the values in all lists of one filter together.
-const MaxFilterItems = 2000
+// maxFilterItems limits the values in all lists of one filter together.
+const maxFilterItems = 2000
 
 // Filter selects events: all its conditions must hold. An empty list that is not nil selects no
 // event. The zero value selects every event.
@@ -64,8 +64,8 @@ func parseFilter(raw []byte) (f Filter, err error) {
 			return f, fmt.Errorf("the filter's %.40s %w", name, err)
 		}
 	}
-	if items > MaxFilterItems {
-		return f, fmt.Errorf("the filter has more than %d values", MaxFilterItems)
+	if items > maxFilterItems {
+		return f, fmt.Errorf("the filter has more than %d values", maxFilterItems)
 	}
 	return f, nil
 }
@@ -102,7 +102,7 @@ func kindList(raw json.RawMessage) ([]int, error) {
 	}
 	out := make([]int, len(list))
 	for i, raw := range list {
-		n, err := integer(raw, MaxKind)
+		n, err := integer(raw, maxKind)
 		if err != nil {
 			return nil, fmt.Errorf("has one that %w", err)
 		}
@@ -117,7 +117,7 @@ func moment(raw json.RawMessage) (*int64, error) {
 }
 
 // Subject is an event to be compared with filters. Its tags are indexed once: an event may have
-// MaxTags tags and each of hundreds of filters MaxFilterItems values, and a comparison of every tag
+// MaxTags tags and each of hundreds of filters maxFilterItems values, and a comparison of every tag
 // with every value would take seconds.
 type Subject struct {
 	*nostr.Event

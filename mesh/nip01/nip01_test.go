@@ -57,7 +57,7 @@ func TestRefusedEvents(t *testing.T) {
 		"no UTF-8":         strings.Replace(good, `"x"`, "\"\xff\"", 1),
 		"case of a key":    strings.Replace(good, `"kind"`, `"Kind"`, 1),
 		"too many tags":    strings.Replace(good, `["-"]`, strings.Repeat(`["-"],`, MaxTags)+`["-"]`, 1),
-		"too many strings": strings.Replace(good, `["-"]`, `[`+strings.Repeat(`"-",`, MaxTagItems)+`"-"]`, 1),
+		"too many strings": strings.Replace(good, `["-"]`, `[`+strings.Repeat(`"-",`, maxTagItems)+`"-"]`, 1),
 	} {
 		if raw == good {
 			t.Fatalf("%s changes nothing", name)
@@ -132,7 +132,7 @@ func TestFilters(t *testing.T) {
 	for _, raw := range []string{
 		`[]`, `{"kinds":null}`, `{"kinds":["1"]}`, `{"kinds":[1.5]}`, `{"ids":["ab"]}`, `{"authors":[1]}`, `{"since":-1}`, `{"since":"1"}`,
 		`{"limit":-1}`, `{"#pp":["x"]}`, `{"#p":"x"}`, `{"#p":[null]}`, `{"search":"x"}`, `{"kinds":[1],"kinds":[2]}`,
-		`{"#p":[` + strings.Repeat(`"x",`, MaxFilterItems) + `"x"]}`,
+		`{"#p":[` + strings.Repeat(`"x",`, maxFilterItems) + `"x"]}`,
 	} {
 		if f, err := parseFilter([]byte(raw)); err == nil {
 			t.Errorf("%.60s gave %+v", raw, f)

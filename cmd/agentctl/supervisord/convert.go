@@ -14,10 +14,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// Mark begins each comment about something that has no equal in a manifest.
-const Mark = "# CHECK: "
+// mark begins each comment about something that has no equal in a manifest.
+const mark = "# CHECK: "
 
-// Convert returns the manifest of a supervisord.conf, and how many of its comments begin with Mark.
+// Convert returns the manifest of a supervisord.conf, and how many of its comments begin with mark.
 // dir is the directory of the file.
 func Convert(file, dir string, data []byte, files Files) (manifest []byte, marks int, err error) {
 	c := &converter{ini: &ini{byName: map[string]*section{}}, groups: map[string]*group{}, programs: map[string]*section{}, logFiles: map[string]string{}, waits: map[int64]int64{}}
@@ -81,7 +81,7 @@ type group struct {
 // check writes a comment about something that has no equal.
 func (c *converter) check(format string, args ...any) {
 	c.marks++
-	c.out.WriteString(Mark + escape.Line(fmt.Sprintf(format, args...), 400) + "\n")
+	c.out.WriteString(mark + escape.Line(fmt.Sprintf(format, args...), 400) + "\n")
 }
 
 func (c *converter) remark(text string) { c.out.WriteString("# " + text + "\n") }

@@ -166,7 +166,7 @@ func TestConversions(t *testing.T) {
 					t.Errorf("line %s", want)
 				}
 			}
-			if marks != tc.marks || strings.Count(got, Mark) != marks {
+			if marks != tc.marks || strings.Count(got, mark) != marks {
 				t.Errorf("%d marks, want %d", marks, tc.marks)
 			}
 			if again, _, _ := convert(tc.text, nil); again != got {
@@ -291,7 +291,7 @@ func FuzzConvert(f *testing.F) {
 			}
 			return
 		}
-		if n := strings.Count(string(manifest), Mark); n < marks {
+		if n := strings.Count(string(manifest), mark); n < marks {
 			t.Errorf("%d comments, %d marks", n, marks)
 		}
 		_, _, findings := schema.Load("m", manifest)

@@ -233,7 +233,7 @@ func info(p api.Program, now time.Time) map[string]any {
 		status = p.LastExit.Code
 	}
 	return map[string]any{
-		"name": ProcessName(p), "group": p.Group, "pid": p.PID, "state": int(state), "statename": p.State,
+		"name": processName(p), "group": p.Group, "pid": p.PID, "state": int(state), "statename": p.State,
 		"start": seconds(p.StartedAt), "stop": seconds(p.EndedAt), "now": int(now.Unix()),
 		"description": Description(p, now, time.Local), "spawnerr": why, "exitstatus": status,
 		"logfile": "", "stdout_logfile": "", "stderr_logfile": "",
@@ -264,7 +264,7 @@ func (s session) allConfigInfo([]any) (any, error) {
 			return nil, err
 		}
 		out = append(out, map[string]any{
-			"name": ProcessName(p), "group": p.Group, "inuse": true,
+			"name": processName(p), "group": p.Group, "inuse": true,
 			"autostart": mode.Autostart, "group_prio": mode.Priority, "process_prio": mode.Priority,
 		})
 	}
@@ -273,7 +273,7 @@ func (s session) allConfigInfo([]any) (any, error) {
 
 // SortByProcess puts programs into the order in which supervisord lists their configuration.
 func SortByProcess(programs []api.Program) {
-	slices.SortStableFunc(programs, func(a, b api.Program) int { return cmp.Compare(ProcessName(a), ProcessName(b)) })
+	slices.SortStableFunc(programs, func(a, b api.Program) int { return cmp.Compare(processName(a), processName(b)) })
 }
 
 // Mode is the part of a program's specification that supervisorctl's avail shows.

@@ -29,8 +29,8 @@ func split(name string) (group, process string) {
 	return group, instance
 }
 
-// ProcessName is the name of a program in its group.
-func ProcessName(p api.Program) string {
+// processName is the name of a program in its group.
+func processName(p api.Program) string {
 	_, process := split(p.Name)
 	return process
 }
@@ -38,7 +38,7 @@ func ProcessName(p api.Program) string {
 // Sort puts programs in supervisord's order: by group, then by name.
 func Sort(programs []api.Program) {
 	slices.SortFunc(programs, func(a, b api.Program) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(ProcessName(a), ProcessName(b)))
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(processName(a), processName(b)))
 	})
 }
 
@@ -60,7 +60,7 @@ func Choose(programs []api.Program, word string) Chosen {
 		process = group
 	}
 	for _, p := range programs {
-		if p.Group == group && (c.Group || ProcessName(p) == process) {
+		if p.Group == group && (c.Group || processName(p) == process) {
 			c.Programs = append(c.Programs, p)
 		}
 	}
