@@ -307,6 +307,28 @@ func TestKeptAnswersExpireAndFailuresAreNotKept(t *testing.T) {
 	}
 }
 
+// TestExpiredAnswersLeaveTheFile: a repeated call between does not keep the expired ones there.
+func TestExpiredAnswersLeaveTheFile(t *testing.T) {
+	s, w := keptBeads(t, filepath.Join(t.TempDir(), "idempotency.db"), func(_ context.Context, in adapters.NewBead) (adapters.Bead, error) {
+		return adapters.Bead{ID: "ab-" + in.Title}, nil
+	})
+	defer s.Close()
+	for i, title := range []string{"old", "new", "new", "newer"} {
+		if _, err := w.CreateEpic(keyed(t.Context(), title, new(adapters.Report)), adapters.NewBead{Title: title}); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			s.replays.order.Front().Value.(*replay).at = time.Now().Add(-adapters.IdempotencyLife)
+		}
+	}
+	var rows int
+	if err := s.replays.keep.db.Read(t.Context(), func(tx *sql.Tx) error {
+		return tx.QueryRowContext(t.Context(), "SELECT count(*) FROM answers").Scan(&rows)
+	}); err != nil || rows != 2 {
+		t.Errorf("%d answers in the file, %v", rows, err)
+	}
+}
+
 // TestKeptAnswersAreBounded: what is dropped from memory is dropped from the
 // file, and the answers are in the file alone.
 func TestKeptAnswersAreBounded(t *testing.T) {

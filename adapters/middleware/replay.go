@@ -167,12 +167,13 @@ func (r *replays) begin(ctx context.Context, key, request [32]byte) ([]byte, err
 }
 
 // look finds the key or marks it as running. stored says that the answer is in the file. dropped
-// are the keys that were removed to make room.
+// are the keys that were removed because of their age or to make room. Only a call that begins removes
+// some, because it writes to the file anyway.
 func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropped [][32]byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	dropped = r.expire(time.Now())
-	if e, ok := r.byKey[key]; ok {
+	now := time.Now()
+	if e, ok := r.byKey[key]; ok && !e.Value.(*replay).expired(now) {
 		old := e.Value.(*replay)
 		switch {
 		case old.request != request:
@@ -182,10 +183,11 @@ func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropp
 			return nil, false, nil, adapters.Errorf(adapters.CodeConflict, "the first call with this idempotency key is still running")
 		case old.state == replayDoubt:
 			old.state = replayRunning
-			return nil, false, dropped, nil
+			return nil, false, nil, nil
 		}
 		return old.answer, old.answer == nil, nil, nil
 	}
+	dropped = r.expire(now)
 	if r.order.Len() >= maxReplays {
 		gone, ok := r.dropOldest()
 		if !ok {
@@ -193,7 +195,7 @@ func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropp
 		}
 		dropped = append(dropped, gone)
 	}
-	r.byKey[key] = r.order.PushBack(&replay{key: key, request: request, at: time.Now()})
+	r.byKey[key] = r.order.PushBack(&replay{key: key, request: request, at: now})
 	return nil, false, dropped, nil
 }
 
@@ -264,7 +266,12 @@ func (r *replays) drop(key [32]byte) {
 	}
 }
 
-// expire drops what is older than IdempotencyLife. The list is ordered by age.
+// expired tells whether the answer need not be remembered any longer.
+func (r *replay) expired(now time.Time) bool {
+	return r.state != replayRunning && now.Sub(r.at) >= adapters.IdempotencyLife
+}
+
+// expire drops what has expired. The list is ordered by age.
 func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 	for e := r.order.Front(); e != nil; {
 		old := e.Value.(*replay)
@@ -272,7 +279,7 @@ func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 			return dropped
 		}
 		next := e.Next()
-		if old.state != replayRunning {
+		if old.expired(now) {
 			r.remove(e)
 			dropped = append(dropped, old.key)
 		}
