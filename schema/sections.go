@@ -121,7 +121,7 @@ func integrationsShape() *shape {
 	return table("What runs beside or outside the box.",
 		field("ruvector_external", table("A PostgreSQL server for adapters.memory = \"external-pg\".",
 			field("enabled", onOff("Not read by any rule.")),
-			field("conninfo", text("PostgreSQL connection string (E002). agentinit reads ~/.pgpass and the certificates in ~/.postgresql only if passfile, sslrootcert, sslcert or sslkey names them.").def("").eg("postgres://agentbox@db.example.org/memory").hidden()),
+			field("conninfo", text("PostgreSQL connection string (E002). agentinit reads ~/.pgpass and the certificates in ~/.postgresql only if passfile, sslrootcert, sslcert or sslkey names them. Behind PgBouncer, its ignore_startup_parameters must name statement_timeout and idle_in_transaction_session_timeout.").def("").eg("postgres://agentbox@db.example.org/memory").hidden()),
 		)),
 		field("solid_pod_rs", solidPodShape()),
 		field("external_orchestrator", table("An orchestrator outside the box (E003).",
