@@ -85,7 +85,7 @@ func programKeys() []key {
 			field("jitter", number("Random share that is added or subtracted; 0.1 is ten per cent.").between(0, 1).def(0.1)),
 			field("reset_after", duration("After this time in RUNNING, the next wait is initial again.").def("30s")),
 		)),
-		field("restart_limit", table("More than count restarts within window are FATAL, and so are more than count failed starts in a row, however long they take.",
+		field("restart_limit", table("More than count restarts within window are FATAL, and so are more than count failed starts in a row, however long they take. A start for which the kernel had no process, memory or open file left does not count.",
 			field("count", integer("0 has no limit.").between(0, 1000000).def(10)),
 			field("window", duration("How far back restarts count.").def("5m")),
 		)),

@@ -33,6 +33,11 @@ func (e *StartError) Error() string {
 	return s
 }
 
+// Starved tells whether the kernel had no process or memory left for the start.
+func (e *StartError) Starved() bool {
+	return e.Op == opFork && (errors.Is(e.Err, unix.EAGAIN) || errors.Is(e.Err, unix.ENOMEM))
+}
+
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 

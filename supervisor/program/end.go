@@ -16,7 +16,7 @@ func (t *transition) failed(ev Event) {
 	t.Code = ev.Status
 	switch t.step {
 	case forking:
-		t.failStart(ev.Reason)
+		t.missStart(ev.Reason, ev.Starved)
 	default:
 		// The start was given up, and it has no process left.
 		t.cleared()
@@ -165,7 +165,7 @@ func (t *transition) hookDone(ev Event) {
 	switch t.step {
 	case preparing:
 		if ev.Reason != "" {
-			t.failStart("its pre_start hook failed: " + ev.Reason)
+			t.missStart("its pre_start hook failed: "+ev.Reason, ev.Starved)
 			return
 		}
 		t.fork()
@@ -174,6 +174,20 @@ func (t *transition) hookDone(ev Event) {
 	default:
 		t.cleared()
 	}
+}
+
+// starvedWait is the least wait after a start for which the box lacked resources.
+const starvedWait = time.Second
+
+// missStart is failStart for a start that was starved, or not. One that was starved does not count for the
+// restart limit: a program that takes all processes could end others for good otherwise.
+func (t *transition) missStart(why string, starved bool) {
+	if !starved || t.spec.Restart == RestartNever || t.spec.StartRetries >= 0 {
+		t.failStart(why)
+		return
+	}
+	t.wait(why, max(t.backoff(t.failures), starvedWait))
+	t.failures++
 }
 
 // failStart decides what follows a start that did not lead to RUNNING.

@@ -180,6 +180,31 @@ func TestNoBackoffRestartsWhenTheTreeIsEmpty(t *testing.T) {
 	}
 }
 
+// A lack of processes or open files makes no program FATAL, however long it lasts: another program may
+// cause it.
+func TestStarvedStartsHaveNoLimit(t *testing.T) {
+	starved := Event{Kind: Failed, Reason: "no process left", Status: 126, Starved: true}
+	limit := func(s *Spec) { s.RestartLimit = RestartLimit{Count: 2, Window: time.Hour} }
+	l := newLife(t, limit).start()
+	for range 20 {
+		l.on(starved).is(Backoff, "no process left").due()
+	}
+	for range 2 {
+		l.began().exit(1).emptied().is(Backoff, "").due()
+	}
+	l.began().exit(1).is(Fatal, "gave up: 2 restarts within 1h0m0s")
+	newLife(t, func(s *Spec) { limit(s); s.Backoff.Initial = 0 }).start().on(starved).is(Backoff, "").waits(starvedWait)
+	newLife(t, func(s *Spec) { s.Restart = RestartNever }).start().on(starved).is(Fatal, "no process left")
+	newLife(t, func(s *Spec) { s.StartRetries = 0 }).start().on(starved).is(Fatal, "gave up after 1 failed start")
+	hook := newLife(t, func(s *Spec) { limit(s); s.Hooks.PreStart = &Hook{Argv: []string{"x"}, Timeout: time.Second} }).start()
+	for range 5 {
+		hook.on(Event{Kind: HookDone, Hook: PreStart, Reason: "no process left", Starved: true}).is(Backoff, "its pre_start hook failed: no process left").due()
+	}
+	other := starved
+	other.Starved = false
+	l = newLife(t, limit).start().on(other).due().on(other).due().on(other).is(Fatal, "gave up: 2 restarts within 1h0m0s")
+}
+
 func TestRestartLimit(t *testing.T) {
 	limit := func(s *Spec) { s.RestartLimit = RestartLimit{Count: 2, Window: time.Minute} }
 	l := newLife(t, limit).start()

@@ -315,6 +315,8 @@ action AwaitNeeds. agentinit starts the program when its needs hold.
 
 Where a table says BACKOFF, the program becomes FATAL instead if ` + "`restart_limit`" + ` or
 ` + "`start_retries`" + ` is used up, or if ` + "`restart`" + ` is ` + "`never`" + `.
+A start for which the box or the machine had no process, memory or open file left does not count
+for ` + "`restart_limit`" + `.
 
 The less obvious events: *Tick*: a time has run out. *Emptied*: the last process of the run
 is gone. *Moved*: another process is the main one from now on (MAINPID of sd_notify). *Extend*: the

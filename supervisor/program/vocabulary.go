@@ -79,6 +79,8 @@ type Event struct {
 	// SkipHooks is for Stop: begin with the ladder at once.
 	SkipHooks bool
 	Spec      *Spec
+	// Starved is for Failed and HookDone: processes, memory or open files were lacking.
+	Starved bool
 	// Unmet: something that the program needs does not hold now. No run begins then.
 	Unmet bool
 }
