@@ -366,11 +366,12 @@ func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell
 	if err := adapters.CheckID("session_id", f.SessionID); err != nil {
 		return err
 	}
-	h.forget(box)
-	return typed(h.store.write(ctx, func(t tx) error {
+	err := h.store.write(ctx, func(t tx) error {
 		_, err := t.exec(`DELETE FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, f.SessionID, box)
 		return err
-	}))
+	})
+	h.forget(box) // not before: a request of the box would have its token remembered again
+	return typed(err)
 }
 
 // Evict ends the session of a box. The box learns of it from the answer to its next heartbeat. If
