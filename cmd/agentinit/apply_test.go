@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,10 +15,11 @@ import (
 // waits for it. What is read later than that is not used.
 func TestManifestOnAHangingFileSystem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reads, answer := 0, make(chan struct{})
+		answer := make(chan struct{})
+		var reads atomic.Int32
 		old, now := new(bootstrap.Loaded), new(bootstrap.Loaded)
 		hanging := func() (*bootstrap.Loaded, error) {
-			reads++
+			reads.Add(1)
 			<-answer
 			return old, nil
 		}
@@ -36,8 +38,8 @@ func TestManifestOnAHangingFileSystem(t *testing.T) {
 		if _, err := r.read(ctx, hanging); err != context.Canceled {
 			t.Errorf("for a caller that has gone: %v", err)
 		}
-		if reads != 1 {
-			t.Errorf("%d reads wait", reads)
+		if n := reads.Load(); n != 1 {
+			t.Errorf("%d reads wait", n)
 		}
 		close(answer)
 		synctest.Wait()
