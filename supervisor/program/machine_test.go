@@ -202,7 +202,7 @@ func TestStarvedStartsHaveNoLimit(t *testing.T) {
 	}
 	other := starved
 	other.Starved = false
-	l = newLife(t, limit).start().on(other).due().on(other).due().on(other).is(Fatal, "gave up: 2 restarts within 1h0m0s")
+	newLife(t, limit).start().on(other).due().on(other).due().on(other).is(Fatal, "gave up: 2 restarts within 1h0m0s")
 }
 
 func TestRestartLimit(t *testing.T) {
