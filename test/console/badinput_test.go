@@ -222,7 +222,7 @@ autostart = false
 	do(t, ctx, "list", until(`document.body.innerText.includes("250 of 10001") && document.querySelectorAll("tbody tr").length === 250`),
 		chromedp.SendKeys(`input[type="search"]`, "crowd:9999", chromedp.ByQuery), until(`document.querySelectorAll("tbody tr").length === 1`))
 	for _, p := range pages {
-		if p.name != "programs" && p.name != "program" {
+		if p.name != "programs" && !strings.HasPrefix(p.hash, "#/program/") { // this box has other programs
 			do(t, ctx, p.name, open(p.hash), until(fmt.Sprintf(`document.querySelector("main h2").textContent !== "Programs" && document.querySelector(".error:not(:empty)") === null && %s`, connected)))
 		}
 	}
