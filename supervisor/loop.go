@@ -3,16 +3,15 @@ package supervisor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -253,7 +252,7 @@ func (l *loop) spawn(e *entry, spec *program.Spec, run uint64) {
 	pid, err := l.sup.cfg.Processes.Start(spec, run)
 	ev := program.Event{Kind: program.Began, Run: run, PID: pid}
 	if err != nil {
-		ev = program.Event{Kind: program.Failed, Run: run, Reason: spec.Hide(err.Error()), Status: shellStatus(err), Starved: starved(err)}
+		ev = program.Event{Kind: program.Failed, Run: run, Reason: spec.Hide(err.Error()), Status: shellStatus(err), Starved: proc.Starved(err)}
 	}
 	l.sup.in.post(func() {
 		l.step(e, ev)
@@ -269,15 +268,6 @@ func shellStatus(err error) int {
 		return e.ShellStatus()
 	}
 	return 126
-}
-
-// starved tells whether a start failed because all programs together use what the box or the machine has.
-func starved(err error) bool {
-	e, ok := errors.AsType[interface {
-		error
-		Starved() bool
-	}](err)
-	return ok && e.Starved() || errors.Is(err, syscall.ENFILE)
 }
 
 // failedToSend runs outside the loop.
@@ -304,7 +294,7 @@ func (l *loop) runHook(e *entry, a program.Action) {
 		err := l.sup.cfg.Hooks.Run(ctx, spec, a.Run, a.Hook)
 		ev := program.Event{Kind: program.HookDone, Run: a.Run, Hook: a.Hook}
 		if err != nil {
-			ev.Reason, ev.Starved = spec.Hide(err.Error()), starved(err)
+			ev.Reason, ev.Starved = spec.Hide(err.Error()), proc.Starved(err)
 			l.sup.cfg.Bus.Publish(event.Event{
 				Level: event.Warn, Stage: stage, Name: event.HookFailed, Program: name, Run: a.Run,
 				Fields: map[string]any{"hook": string(a.Hook), "error": ev.Reason},

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -693,25 +691,5 @@ func BenchmarkRestart(b *testing.B) {
 			b.Fatal(err)
 		}
 		st = box.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
-	}
-}
-
-// What other programs can take away from a start is no failure of the program.
-func TestStarved(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want bool
-	}{
-		{&proc.StartError{Op: "fork", Err: syscall.EAGAIN}, true},
-		{&proc.StartError{Op: "fork", Err: syscall.ENOMEM}, true},
-		{fmt.Errorf("cannot make a pipe: %w", syscall.ENFILE), true},
-		{&proc.StartError{Op: "fork", Err: syscall.EPERM}, false},
-		{&proc.StartError{Op: "command", Err: syscall.EAGAIN}, false}, // limits.nproc can be too small for ever
-		{&proc.StartError{Op: "descriptors", Err: syscall.EMFILE}, false},
-		{errors.New("it failed"), false},
-	} {
-		if got := starved(c.err); got != c.want {
-			t.Errorf("%v: %t", c.err, got)
-		}
 	}
 }

@@ -293,7 +293,7 @@ func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	return out
 }
 
-// refusal is the one place that gives an error of the supervisor its code.
+// refusal is the one place that gives an error of the supervisor about a program its code.
 func refusal(err error, p supervisor.Status) *api.Error {
 	var refused *supervisor.Refused
 	var unknown *supervisor.UnknownProgram

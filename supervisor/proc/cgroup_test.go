@@ -10,9 +10,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// With its own cgroup, a process that leaves no other trace is still known to belong to its
-// program, and is killed.
-func TestCgroupCatchesTheTraceless(t *testing.T) {
+// startEscapee starts a program with a cgroup of its own, and a process of it that leaves no other trace.
+func startEscapee(t *testing.T) (o *Owner, p tester, escapee int) {
+	t.Helper()
 	bin := built.Path(t)
 	o, err := New(Options{Cgroups: true})
 	if err != nil {
@@ -24,9 +24,15 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 		}
 		t.Skip("no writable cgroup v2 hierarchy here")
 	}
-	p := startTester(t, o, prog(bin, "double-fork", "scrub"))
-	escapee := p.number(t)
+	p = startTester(t, o, prog(bin, "double-fork", "scrub"))
+	escapee = p.number(t)
 	p.line(t)
+	return o, p, escapee
+}
+
+// killWith kills the program, and the escapee with it.
+func killWith(t *testing.T, o *Owner, p tester, escapee int) {
+	t.Helper()
 	if id, ok := o.Owns(escapee); id != p.ID || !ok {
 		t.Errorf("escapee %d: Owns says %d, %v", escapee, id, ok)
 	}
@@ -36,6 +42,11 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 || alivePID(escapee) {
 		t.Errorf("leaked %d, escapee alive: %v", e.Leaked, alivePID(escapee))
 	}
+}
+
+// closeEmpty closes the owner, which leaves no cgroup.
+func closeEmpty(t *testing.T, o *Owner) {
+	t.Helper()
 	if err := o.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,23 +55,18 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 	}
 }
 
+// With its own cgroup, a process that leaves no other trace is still known to belong to its
+// program, and is killed.
+func TestCgroupCatchesTheTraceless(t *testing.T) {
+	o, p, escapee := startEscapee(t)
+	killWith(t, o, p, escapee)
+	closeEmpty(t, o)
+}
+
 // A program, such as a container engine, makes cgroups below its own. Processes in them end with the program,
 // and none of these cgroups stays behind.
 func TestCgroupsOfAProgramEndWithIt(t *testing.T) {
-	bin := built.Path(t)
-	o, err := New(Options{Cgroups: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.cgroups() == nil {
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
-		t.Skip("no writable cgroup v2 hierarchy here")
-	}
-	p := startTester(t, o, prog(bin, "double-fork", "scrub"))
-	escapee := p.number(t)
-	p.line(t)
+	o, p, escapee := startEscapee(t)
 	own := filepath.Join(o.cgroups().dir, strconv.FormatUint(p.ID, 10))
 	for _, name := range []string{"a/b/c", "d", "e/f", "e/g"} {
 		if err := os.MkdirAll(filepath.Join(own, name), 0o755); err != nil {
@@ -70,25 +76,12 @@ func TestCgroupsOfAProgramEndWithIt(t *testing.T) {
 	if err := writeCgroup(filepath.Join(own, "a/b/c"), "cgroup.procs", strconv.Itoa(escapee)); err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := o.Owns(escapee); id != p.ID || !ok {
-		t.Errorf("escapee %d: Owns says %d, %v", escapee, id, ok)
-	}
-	if err := o.Kill(p.ID); err != nil {
-		t.Fatal(err)
-	}
-	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 || alivePID(escapee) {
-		t.Errorf("leaked %d, escapee alive: %v", e.Leaked, alivePID(escapee))
-	}
+	killWith(t, o, p, escapee)
 	waitUntil(t, "the cgroups of the program are removed", func() bool {
 		_, err := os.Stat(own)
 		return errors.Is(err, os.ErrNotExist)
 	})
-	if err := o.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(o.cgroups().dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", o.cgroups().dir, err)
-	}
+	closeEmpty(t, o)
 }
 
 // A program can make any number of cgroups, of any depth.

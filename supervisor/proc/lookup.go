@@ -33,13 +33,15 @@ func (e *StartError) Error() string {
 	return s
 }
 
-// Starved tells whether the kernel had no process or memory left for the start.
-func (e *StartError) Starved() bool {
-	return e.Op == opFork && (errors.Is(e.Err, unix.EAGAIN) || errors.Is(e.Err, unix.ENOMEM))
-}
-
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
+
+// Starved tells whether a start failed because all processes together use what the box or the machine has:
+// processes, memory or open files. A limit of the command's own is not meant.
+func Starved(err error) bool {
+	e, ok := errors.AsType[*StartError](err)
+	return errors.Is(err, unix.ENFILE) || ok && e.Op == opFork && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM))
+}
 
 // ShellStatus is what a shell exits with: 127 when the command was not found,
 // 126 when it cannot be run.

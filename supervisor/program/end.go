@@ -16,7 +16,7 @@ func (t *transition) failed(ev Event) {
 	t.Code = ev.Status
 	switch t.step {
 	case forking:
-		t.missStart(ev.Reason, ev.Starved)
+		t.notStarted(ev.Reason, ev.Starved)
 	default:
 		// The start was given up, and it has no process left.
 		t.cleared()
@@ -165,7 +165,7 @@ func (t *transition) hookDone(ev Event) {
 	switch t.step {
 	case preparing:
 		if ev.Reason != "" {
-			t.missStart("its pre_start hook failed: "+ev.Reason, ev.Starved)
+			t.notStarted("its pre_start hook failed: "+ev.Reason, ev.Starved)
 			return
 		}
 		t.fork()
@@ -176,12 +176,12 @@ func (t *transition) hookDone(ev Event) {
 	}
 }
 
-// starvedWait is the least wait after a start for which the box lacked resources.
+// starvedWait is the least wait after a starved start.
 const starvedWait = time.Second
 
-// missStart is failStart for a start that was starved, or not. One that was starved does not count for the
-// restart limit: a program that takes all processes could end others for good otherwise.
-func (t *transition) missStart(why string, starved bool) {
+// notStarted decides what follows a start that made no process. A starved one does not count for the restart
+// limit: otherwise a program that takes all processes could make others FATAL for good.
+func (t *transition) notStarted(why string, starved bool) {
 	if !starved || t.spec.Restart == RestartNever || t.spec.StartRetries >= 0 {
 		t.failStart(why)
 		return
