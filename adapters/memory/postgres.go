@@ -37,13 +37,9 @@ const ImplPostgres = "external-pg"
 const DefaultExactRows = 50_000
 
 const (
-	poolLimit        = 8
-	dialTimeout      = 3 * time.Second
-	statementTimeout = "5000" // ms
-	// If a box dies or is cut off in the middle of a transaction, PostgreSQL finds out after hours
-	// (tcp_keepalives_idle), and would keep the lock of the namespace for as long.
-	idleTimeout = "10000" // ms
-	changePage  = 5000    // rows of one statement of a long read
+	poolLimit   = 8
+	dialTimeout = 3 * time.Second
+	changePage  = 5000 // rows of one statement of a long read
 )
 
 // fileTime is how long the boot waits for the files that a connection string names.
@@ -102,8 +98,7 @@ func parseConninfo(text string) (*pgxpool.Config, error) {
 	}
 	pool.MaxConns = min(pool.MaxConns, poolLimit)
 	pool.MinConns = min(pool.MinConns, pool.MaxConns)
-	pool.ConnConfig.RuntimeParams["statement_timeout"] = statementTimeout
-	pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = idleTimeout
+	conninfo.Bound(&pool.ConnConfig.Config)
 	if pool.ConnConfig.RuntimeParams["application_name"] == "" {
 		pool.ConnConfig.RuntimeParams["application_name"] = "agentinit"
 	}
@@ -169,7 +164,7 @@ func asPostgres(err error) error {
 	}
 	switch {
 	case server.Code == "57014": // query_canceled: statement_timeout
-		return adapters.Errorf(adapters.CodeTimeout, "PostgreSQL took longer than %s ms", statementTimeout).Wrap(err)
+		return adapters.Errorf(adapters.CodeTimeout, "PostgreSQL took longer than %s ms", conninfo.StatementTimeout).Wrap(err)
 	case server.Code == "40001", server.Code == "40P01": // serialization_failure, deadlock_detected
 		return adapters.Errorf(adapters.CodeConflict, "another writer was faster").Wrap(err)
 	}

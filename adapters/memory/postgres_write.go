@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/conninfo"
 )
 
 func (p *postgres) put(ctx context.Context, e entry, now int64) (created bool, under pin, err error) {
@@ -325,7 +326,7 @@ func (p *postgres) buildIndex(ctx context.Context, dim int) error {
 		"DROP INDEX CONCURRENTLY IF EXISTS " + name,
 		fmt.Sprintf(`CREATE INDEX CONCURRENTLY %s ON memory_entries
 			USING hnsw ((embedding::vector(%d)) vector_cosine_ops) WHERE vector_dims(embedding) = %[2]d`, name, dim),
-		"SET statement_timeout = " + statementTimeout,
+		"SET statement_timeout = " + conninfo.StatementTimeout,
 	} {
 		if _, err := conn.Exec(ctx, q); err != nil {
 			// The state of the connection is unknown: it must not be used again.

@@ -1,6 +1,7 @@
-// Package conninfo owns which files agentinit reads for a PostgreSQL connection: those that the connection
-// string or the environment names, and none of its home directory. Those of the system are read by packages
-// sysroots and hostname.
+// Package conninfo owns what all of agentinit's PostgreSQL connections have in common: which files are read for
+// them, and how long a statement or a transaction may take. The files are those that the connection string or
+// the environment names, and none of its home directory. Those of the system are read by packages sysroots and
+// hostname.
 //
 // pgx reads ~/.pgpass and the certificates below ~/.postgresql as libpq does (libpq, 34.16 and 34.19). The
 // home of agentinit is often the workspace of the programs: one of them could end agentinit at each boot by a
@@ -30,6 +31,19 @@ func Guard(ctx context.Context, config *pgconn.Config) error {
 	}
 	config.LookupFunc = hostname.LookupHost
 	return sysroots.Complete(ctx, configs...)
+}
+
+// Limits of a session, in milliseconds, which the server keeps. If agentinit dies or is cut off in the middle of a
+// transaction, PostgreSQL finds out after hours (tcp_keepalives_idle), and would keep the locks for as long.
+const (
+	StatementTimeout = "5000"
+	idleTimeout      = "10000"
+)
+
+// Bound sets the limits of the sessions that a parsed connection string opens, also if the string has others.
+func Bound(config *pgconn.Config) {
+	config.RuntimeParams["statement_timeout"] = StatementTimeout
+	config.RuntimeParams["idle_in_transaction_session_timeout"] = idleTimeout
 }
 
 // settings are those that have a file of the home directory as default, and the variables that name another.

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -116,12 +115,6 @@ const maxConnections = 8
 // lock, or the server may be frozen.
 const callLimit = 10 * time.Second
 
-// limits bound a statement and a silent host on the server's side, in milliseconds. If a host dies or is cut off in the middle of a
-// transaction, PostgreSQL finds out after hours (tcp_keepalives_idle), and would keep the locks for as long.
-func limits() map[string]string {
-	return map[string]string{"statement_timeout": "5000", "idle_in_transaction_session_timeout": "10000"}
-}
-
 // Server is a PostgreSQL server that has the registry. All attempts to open one registry use the same
 // Server: the connection string may name files, such as sslrootcert, and only one attempt at a time reads
 // them.
@@ -132,7 +125,13 @@ func NewServer(text string) *Server {
 	if text == "" {
 		return nil
 	}
-	return slowcall.New(func() (*pgx.ConnConfig, error) { return pgx.ParseConfig(conninfo.WithoutHome(text)) })
+	return slowcall.New(func() (*pgx.ConnConfig, error) {
+		config, err := pgx.ParseConfig(conninfo.WithoutHome(text))
+		if err == nil {
+			conninfo.Bound(&config.Config)
+		}
+		return config, err
+	})
 }
 
 func openServer(ctx context.Context, at *Server) (store, error) {
@@ -147,8 +146,6 @@ func openServer(ctx context.Context, at *Server) (store, error) {
 	if err := conninfo.Guard(ctx, &config.Config); err != nil {
 		return nil, adapters.Unavailable(err, "cannot use the registry")
 	}
-	config = config.Copy()
-	maps.Copy(config.RuntimeParams, limits())
 	s := server{stdlib.OpenDB(*config)}
 	s.db.SetMaxOpenConns(maxConnections)
 	s.db.SetMaxIdleConns(maxConnections)
