@@ -79,7 +79,7 @@ func manifestKeys(fields []string) []string {
 func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supervisor.ApplyResult, l *bootstrap.Loaded, err error) {
 	if dryRun {
 		begun()
-		if l, err = b.rereading.read(ctx, b.boot.Reread); err != nil {
+		if l, err = b.reread(ctx); err != nil {
 			return result, nil, invalid(err)
 		}
 		result, err = b.sup.Plan(ctx, l.Specs)
@@ -88,7 +88,7 @@ func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supe
 	read := make(chan *bootstrap.Loaded, 1)
 	result, err = b.sup.ApplyWith(ctx, func() ([]program.Spec, supervisor.Steps, error) {
 		begun()
-		l, err := b.rereading.read(context.Background(), b.boot.Reread) // it goes on although the caller has ended
+		l, err := b.reread(context.Background()) // it goes on although the caller has ended
 		if err != nil {
 			return nil, supervisor.Steps{}, invalid(err)
 		}
@@ -105,37 +105,17 @@ func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supe
 // rereadLimit is how long an apply waits until the manifest and the files that it names are read.
 const rereadLimit = 30 * time.Second
 
-// oneReader has at most one goroutine read the manifest, because a file system that does not answer can hold
-// the goroutine and its thread for good. Its zero value cannot be used.
-type oneReader chan struct{}
-
-// read calls f when no other call runs. It gives up after rereadLimit or when ctx ends, and then the result of
-// f is dropped: by the time it is there, the manifest may be another one.
-func (r oneReader) read(ctx context.Context, f func() (*bootstrap.Loaded, error)) (*bootstrap.Loaded, error) {
+// reread reads the manifest for an apply. A file system that does not answer can hold one goroutine and its
+// thread for good, and no more than one.
+func (b *box) reread(ctx context.Context) (*bootstrap.Loaded, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, rereadLimit, api.Errorf(api.CodeTimeout,
 		"the manifest or a file that it names could not be read within %v; nothing was changed: see whether their file system answers", rereadLimit))
 	defer cancel()
-	select {
-	case r <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	l, err := b.rereading.Fresh(ctx)
+	if err != nil && errors.Is(err, ctx.Err()) {
+		err = context.Cause(ctx)
 	}
-	type outcome struct {
-		loaded *bootstrap.Loaded
-		err    error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		l, err := f()
-		<-r
-		done <- outcome{l, err}
-	}()
-	select {
-	case o := <-done:
-		return o.loaded, o.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return l, err
 }
 
 // steps are the parts of an apply that are not about programs.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -18,15 +19,16 @@ func TestManifestOnAHangingFileSystem(t *testing.T) {
 		answer := make(chan struct{})
 		var reads atomic.Int32
 		old, now := new(bootstrap.Loaded), new(bootstrap.Loaded)
-		hanging := func() (*bootstrap.Loaded, error) {
-			reads.Add(1)
+		b := &box{rereading: slowcall.New(func() (*bootstrap.Loaded, error) {
+			if reads.Add(1) > 1 {
+				return now, nil
+			}
 			<-answer
 			return old, nil
-		}
-		r := make(oneReader, 1)
+		})}
 		for range 3 {
 			begun := time.Now()
-			if l, err := r.read(t.Context(), hanging); l != nil || api.CodeOf(err) != api.CodeTimeout {
+			if l, err := b.reread(t.Context()); l != nil || api.CodeOf(err) != api.CodeTimeout {
 				t.Errorf("while it hangs: %v %v", l, err)
 			}
 			if took := time.Since(begun); took != rereadLimit {
@@ -35,7 +37,7 @@ func TestManifestOnAHangingFileSystem(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := r.read(ctx, hanging); err != context.Canceled {
+		if _, err := b.reread(ctx); err != context.Canceled {
 			t.Errorf("for a caller that has gone: %v", err)
 		}
 		if n := reads.Load(); n != 1 {
@@ -43,7 +45,7 @@ func TestManifestOnAHangingFileSystem(t *testing.T) {
 		}
 		close(answer)
 		synctest.Wait()
-		if l, err := r.read(t.Context(), func() (*bootstrap.Loaded, error) { return now, nil }); l != now || err != nil {
+		if l, err := b.reread(t.Context()); l != now || err != nil {
 			t.Errorf("when it answers again: %v %v", l, err)
 		}
 	})

@@ -23,6 +23,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/slowcall"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
@@ -80,7 +81,7 @@ type box struct {
 	// programsGiven is closed when the supervisor has the programs of the boot. Before that, an
 	// apply has nothing to change.
 	programsGiven chan struct{}
-	rereading     oneReader
+	rereading     *slowcall.Call[*bootstrap.Loaded]
 	reapplying    atomic.Bool // an apply for SIGHUP has not read the manifest yet
 	// serversBuilt is closed when buildServers has ended. Only callers that waited for it, or that
 	// handle a request, may use the servers.
@@ -137,7 +138,8 @@ type servers struct {
 
 // newBox makes the parts that loading the manifest needs.
 func newBox(o options, environ []string, stderr *os.File) (*box, error) {
-	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{}), rereading: make(oneReader, 1)}
+	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
+	b.rereading = slowcall.New(func() (*bootstrap.Loaded, error) { return b.boot.Reread() })
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			b.env[name] = value

@@ -53,3 +53,18 @@ func (c *Call[T]) Wait(ctx context.Context) (T, error) {
 		return none, ctx.Err()
 	}
 }
+
+// Fresh is Wait, but never returns what a run returns that was under way before: by the time it ends, what it
+// has read may be another thing. Fresh waits for its end first.
+func (c *Call[T]) Fresh(ctx context.Context) (T, error) {
+	c.mu.Lock()
+	before := c.run
+	c.mu.Unlock()
+	if before != nil {
+		if _, err := c.Wait(ctx); ctx.Err() != nil {
+			var none T
+			return none, err
+		}
+	}
+	return c.Wait(ctx)
+}

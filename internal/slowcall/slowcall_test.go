@@ -44,3 +44,31 @@ func TestWait(t *testing.T) {
 		}
 	})
 }
+
+// What was under way before is waited for, and its result is not used.
+func TestFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runs, answer := 0, make(chan error)
+		c := New(func() (int, error) {
+			runs++
+			n := runs
+			return n, <-answer
+		})
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if n, err := c.Wait(ended); n != 0 || !errors.Is(err, context.Canceled) {
+			t.Errorf("the first: %d %v", n, err)
+		}
+		synctest.Wait()
+		if n, err := c.Fresh(ended); n != 0 || !errors.Is(err, context.Canceled) {
+			t.Errorf("while the first runs: %d %v", n, err)
+		}
+		go func() {
+			answer <- errors.New("of the first")
+			answer <- nil
+		}()
+		if n, err := c.Fresh(t.Context()); n != 2 || err != nil {
+			t.Errorf("after the first: %d %v", n, err)
+		}
+	})
+}
