@@ -24,8 +24,8 @@ help: ## list the targets
 
 build: bin/agentinit bin/agentctl ## both binaries into bin/, static
 
-# The linker writes a file through mmap(2), so the kernel keeps it in memory page by page. A copy is kept in large pieces, as
-# an installed file is: from it, a box with one program starts in three quarters of the time.
+# The linker writes a file through mmap(2), so the kernel keeps most of it in memory page by page. It keeps a copy in larger
+# pieces: from a copy, a box with one program starts in three quarters of the time.
 bin/agentinit bin/agentctl: bin/%: $(SOURCES)
 	@mkdir -p bin
 	GOARCH=$(GOARCH) $(BUILD) -o $@.linked ./cmd/$*
