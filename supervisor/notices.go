@@ -51,6 +51,8 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 		oom := ""
 		if exit.Signal == "KILL" && !e.ByUs {
 			oom = s.oom.verdict(e.Time, e.MemoryLimit)
+		} else {
+			s.oom.look(e.Time)
 		}
 		switch {
 		case oom != "":

@@ -53,20 +53,24 @@ func (w *oomWatch) close() {
 	}
 }
 
-// verdict says why a process was killed, or "" if there is no sign that memory was short. own is the
-// limit that its program has reached; 0 means that it was not the program's own limit.
-func (w *oomWatch) verdict(now time.Time, own uint64) string {
+// look counts the kills since it last looked. It is called whenever a program ends or is measured: the
+// kernel also kills processes with whose end no program ends, and such a kill must not explain a KILL
+// much later.
+func (w *oomWatch) look(now time.Time) {
 	kills, ok := w.kills()
-	if !ok {
-		return ""
-	}
 	if now.After(w.until) {
 		w.credit = 0
 	}
-	if kills > w.seen {
+	if ok && kills > w.seen {
 		w.credit += int(kills - w.seen)
 		w.seen, w.until = kills, now.Add(oomWindow)
 	}
+}
+
+// verdict says why a process was killed, or "" if there is no sign that memory was short. own is the
+// limit that its program has reached; 0 means that it was not the program's own limit.
+func (w *oomWatch) verdict(now time.Time, own uint64) string {
+	w.look(now)
 	if w.credit == 0 {
 		return ""
 	}

@@ -75,6 +75,11 @@ func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
 	if got := w.verdict(now.Add(time.Minute), 0); got != "" {
 		t.Errorf("long after: %q", got)
 	}
+	kills = 7 // of a child whose parent lives on
+	w.look(now.Add(time.Minute))
+	if got := w.verdict(now.Add(2*time.Minute), 0); got != "" {
+		t.Errorf("long after the kill of a child: %q", got)
+	}
 }
 
 func TestBinarySize(t *testing.T) {

@@ -379,6 +379,7 @@ func (s *System) Usage(name string, run uint64, since time.Time) proc.Usage {
 	// counted twice.
 	s.mu.Lock()
 	spent, r := s.spent[name], s.runs[runKey{name, run}]
+	s.oom.look(time.Now())
 	s.mu.Unlock()
 	var u proc.Usage
 	if r != nil {
