@@ -23,7 +23,7 @@ func newWhy(c *cli) *cobra.Command {
 latest run ended, what the program needs and what needs it, the newest events,
 and which command to type. NAME is one program, or one instance ("worker:0").`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: c.completeNames,
+		ValidArgsFunction: c.completeOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			why, err := c.client().Why(cmd.Context(), args[0])
 			if err != nil {

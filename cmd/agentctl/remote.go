@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
@@ -128,17 +129,37 @@ func quietEnd(ctx context.Context, err error) error {
 	return failed(err)
 }
 
-// completeNames offers the names of the running box's programs.
+// completeNames offers the running box's programs, and the sets that have several instances.
 func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return c.complete(cmd, prefix, true)
+}
+
+// completeOne is completeNames for a command that takes one program, and no set.
+func (c *cli) completeOne(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return c.complete(cmd, prefix, false)
+}
+
+func (c *cli) complete(cmd *cobra.Command, prefix string, sets bool) ([]string, cobra.ShellCompDirective) {
 	status, err := c.client().Status(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []string
+	instances := map[string]int{}
 	for _, p := range status.Programs {
-		if strings.HasPrefix(p.Name, prefix) {
-			names = append(names, cobra.CompletionWithDesc(p.Name, p.Display()))
+		instances[p.Group]++
+	}
+	var names []string
+	offer := func(name, description string) {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, cobra.CompletionWithDesc(name, description))
 		}
+	}
+	for _, p := range status.Programs {
+		if n := instances[p.Group]; sets && n > 1 {
+			offer(p.Group, plural.Of(n, "instance"))
+			instances[p.Group] = 1 // it is offered
+		}
+		offer(p.Name, p.Display())
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

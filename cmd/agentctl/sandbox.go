@@ -28,7 +28,7 @@ Exit status: 0 the command ended with 0 and nothing was refused, 1 otherwise,
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return c.completeNames(cmd, args, toComplete)
+			return c.completeOne(cmd, args, toComplete)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			x, err := c.client().SandboxTest(cmd.Context(), api.SandboxTest{Program: args[0], Command: args[1:], TimeoutMS: timeout.Milliseconds()})

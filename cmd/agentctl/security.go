@@ -27,7 +27,7 @@ the content of the event SecurityProfileApplied.
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			names, _ := c.completeNames(cmd, args, prefix)
+			names, _ := c.completeOne(cmd, args, prefix)
 			return names, cobra.ShellCompDirectiveDefault // files, too
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
