@@ -48,7 +48,8 @@ type admission struct {
 	abstract bool
 	owner    func(int) (string, bool)
 	trusted  func(program string) bool // tells whether a program has control = true
-	failed   func(error)               // called for each accept that failed
+	accepted func(error)               // called with the outcome of each accept
+	failed   func(error)               // called if the peer of a connection cannot be identified
 
 	slots   chan struct{}
 	guests  guestPlaces
@@ -64,11 +65,11 @@ type admission struct {
 	current *net.UnixListener
 }
 
-func admit(socket *Socket, limits Limits, owner func(int) (string, bool), trusted func(string) bool, failed func(error)) *admission {
+func admit(socket *Socket, limits Limits, owner func(int) (string, bool), trusted func(string) bool, accepted, failed func(error)) *admission {
 	ctx, stop := context.WithCancel(context.Background())
 	first := socket.listener // the socket may get another listener soon
 	a := &admission{
-		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, trusted: trusted, failed: failed,
+		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, trusted: trusted, accepted: accepted, failed: failed,
 		slots: make(chan struct{}, limits.Connections), guests: newGuestPlaces(limits.Guests),
 		ready: make(chan *peerConn), ctx: ctx, stop: stop, strays: lateclose.NewStrays(strayThreads),
 	}
@@ -138,6 +139,9 @@ func (a *admission) loop(listener *net.UnixListener) {
 			}
 			continue
 		}
+		if !polling { // otherwise epoll may still be unable to watch
+			a.accepted(nil)
+		}
 		if !a.room() {
 			withoutPassed(conn, nil, a.strays).Close()
 			return
@@ -160,7 +164,7 @@ func (a *admission) pause(err error) bool {
 	if a.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
 	}
-	a.failed(err)
+	a.accepted(err)
 	return sleep.For(a.ctx, 100*time.Millisecond)
 }
 

@@ -16,7 +16,11 @@ import (
 // not read yet.
 func TestUnreadRequestsStay(t *testing.T) {
 	path := controltest.SocketPath(t)
-	l := control.Admit(listen(t, path), func(err error) { t.Error(err) })
+	l := control.Admit(listen(t, path), func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}, func(err error) { t.Error(err) })
 	defer l.Close()
 	connect := func(sends string) (peer, accepted net.Conn) {
 		peer, err := net.Dial("unix", path)

@@ -3,9 +3,9 @@ package control
 import "net"
 
 // Admit is the listener from which the server accepts at most two connections.
-func Admit(socket *Socket, failed func(error)) net.Listener {
+func Admit(socket *Socket, accepted, failed func(error)) net.Listener {
 	nobody := func(int) (string, bool) { return "", false }
-	return admit(socket, Limits{Connections: 2, Guests: 2}, nobody, func(string) bool { return false }, failed)
+	return admit(socket, Limits{Connections: 2, Guests: 2}, nobody, func(string) bool { return false }, accepted, failed)
 }
 
 // RouteList is the route table for tests outside the package.

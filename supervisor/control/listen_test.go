@@ -14,9 +14,12 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 func listen(tb testing.TB, path string) *control.Socket {
@@ -355,4 +358,36 @@ func TestConnectHelper(t *testing.T) {
 	must(t, err)
 	must(t, syscall.Sendmsg(3, []byte{0}, syscall.UnixRights(int(f.Fd())), nil, 0))
 	os.Exit(0)
+}
+
+// That no descriptor is free is told when it begins and when it is over.
+func TestAFullTableOfDescriptors(t *testing.T) {
+	b := controltest.New()
+	path := controltest.Serve(t, b.Own())
+	peer, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(peer)
+	var was unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	restore := func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
+	defer restore()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}))
+	must(t, unix.Connect(peer, &unix.SockaddrUnix{Name: path}))
+	events := b.Bus.Watch(0)
+	trouble := func() event.Event {
+		for {
+			e, err := events.Next(t.Context())
+			must(t, err)
+			if e.Name == control.EventTrouble {
+				return e
+			}
+		}
+	}
+	if e := trouble(); e.Level != event.Warn || !strings.HasSuffix(e.Fields["error"].(string), ": too many open files") {
+		t.Errorf("with no free descriptor: %v", e)
+	}
+	restore()
+	if e := trouble(); e.Level != event.Info || e.Fields["message"] != "connections are accepted again" {
+		t.Errorf("with free descriptors: %v", e)
+	}
 }

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // If an error has a code and no status, the answer has the status of the code.
@@ -39,4 +43,30 @@ func TestRefusalsOfTheBoxAreNoFaults(t *testing.T) {
 			t.Errorf("%v has the code %s and not %s", err, got.Code, code)
 		}
 	}
+}
+
+// A time without connections is two events, however long it lasts. Many such times are few events, and
+// each that is told of has an end.
+func TestAJamIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := event.NewBus(64)
+		s := New(Config{Events: bus})
+		for range 36000 {
+			s.accepted(syscall.ENFILE)
+			time.Sleep(100 * time.Millisecond)
+		}
+		s.accepted(nil)
+		s.accepted(nil)
+		if n := bus.Seq(); n != 2 {
+			t.Errorf("one jam is %d events", n)
+		}
+		for range 600 {
+			s.accepted(syscall.ENFILE)
+			s.accepted(nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := bus.Seq() - 2; n > 2*16 || n%2 != 0 {
+			t.Errorf("600 jams in a minute are %d events", n)
+		}
+	})
 }

@@ -45,6 +45,7 @@ type Server struct {
 	quiet    *event.Throttle // for refusals
 	noisy    *event.Throttle // for trouble
 	lost     *event.Throttle // for lost sockets
+	jam      jam
 	usage    sampler[api.Usage]
 	trees    trees
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
@@ -113,7 +114,7 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 		},
 		DisableGeneralOptionsHandler: true,
 	}
-	listener := admit(socket, l, s.cfg.Owner, s.mayControl, func(err error) { s.trouble(err.Error()) })
+	listener := admit(socket, l, s.cfg.Owner, s.mayControl, s.accepted, func(err error) { s.trouble(err.Error()) })
 	var keeper sync.WaitGroup
 	kept, leave := context.WithCancel(ctx)
 	defer leave()
@@ -217,6 +218,30 @@ var _ io.Writer = troubleWriter{}
 func (s *Server) trouble(message string) {
 	if n, ok := s.noisy.Pass(time.Now()); ok {
 		s.publish(event.Warn, EventTrouble, map[string]any{"error": message, "suppressed": n})
+	}
+}
+
+// jam is a time in which the socket accepts no connections: no descriptor of the system is free, for
+// example. A program can make many short ones, so not each is published.
+type jam struct {
+	mu       sync.Mutex
+	told     bool
+	throttle event.Throttle
+}
+
+// accepted publishes the first failure to accept a connection, and when one is accepted again.
+func (s *Server) accepted(err error) {
+	s.jam.mu.Lock()
+	defer s.jam.mu.Unlock()
+	switch {
+	case err == nil && s.jam.told:
+		s.jam.told = false
+		s.publish(event.Info, EventTrouble, map[string]any{"message": "connections are accepted again"})
+	case err != nil && !s.jam.told:
+		var n uint64
+		if n, s.jam.told = s.jam.throttle.Pass(time.Now()); s.jam.told {
+			s.publish(event.Warn, EventTrouble, map[string]any{"error": err.Error(), "suppressed": n})
+		}
 	}
 }
 
