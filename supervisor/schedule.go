@@ -95,7 +95,11 @@ func (e *entry) agendaText() string {
 	case e.cron != nil:
 		text = "waits for its next run at " + e.cron.at.In(e.cron.Zone).Format(time.RFC3339)
 	}
-	if e.outcome != "" {
+	switch failed := e.m.State == program.Fatal || e.m.State == program.Exited && !e.m.Completed; {
+	case e.outcome == "":
+	case failed: // first, because a table cuts the end
+		text = e.outcome + "; " + text
+	default:
 		text += "; its latest run: " + e.outcome
 	}
 	return text

@@ -579,7 +579,7 @@ func TestAFailedScheduleWaitsForItsNextTime(t *testing.T) {
 		b.pass(11 * time.Minute)
 		b.asked("start job, KILL job")
 		st := b.status("job")
-		if st.State != program.Exited || st.Restarts != 0 || !strings.Contains(st.Reason, "next run") ||
+		if st.State != program.Exited || st.Restarts != 0 || !strings.HasPrefix(st.Reason, "exited with code 3; waits for its next run at ") ||
 			!strings.Contains(st.Schedule.LastResult, "code 3") || !st.Counts() {
 			t.Errorf("%+v %+v", st, st.Schedule)
 		}
