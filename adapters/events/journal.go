@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -441,7 +442,7 @@ func (j *journal) status() (seq, torn uint64, failed error) {
 
 // probe checks whether the directory is writable again. If so, it clears the last failure.
 func (j *journal) probe() error {
-	f, err := os.CreateTemp(j.dir, ".probe-*")
+	f, err := safeopen.OpenFile(filepath.Join(j.dir, ".probe-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,12 @@ package events
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -99,5 +102,25 @@ func TestASegmentBeginsBesideAForeignFile(t *testing.T) {
 	}
 	if text, err := os.ReadFile(foreign); string(text) != "mine\n" {
 		t.Errorf("the foreign file has %q %v", text, err)
+	}
+}
+
+// If the directory has no free inode, the failed probe says so, and names the directory.
+func TestAProbeWithoutAnInode(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to mount a tmpfs")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=1"); err != nil {
+		t.Skip("needs root: cannot mount a tmpfs: ", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	j := &journal{dir: dir}
+	if err := j.probe(); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no free inode") {
+		t.Errorf("got %v", err)
 	}
 }

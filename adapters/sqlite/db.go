@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -107,14 +108,21 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return db, nil
 }
 
-// named is typed with the path of the file, which errors of SQLite do not name.
+// named is typed with the path of the file, which errors of SQLite do not name, and with the reason if
+// there is no inode for it.
 func named(path string, err error) error {
-	if _, ok := resultCode(err); !ok {
-		return typed(err)
+	err = typed(err)
+	e, ok := errors.AsType[*adapters.Error](err)
+	code, ofFile := resultCode(err)
+	if !ok || !ofFile || e.Code != adapters.CodeUnavailable || strings.HasPrefix(e.Message, path) {
+		return err
 	}
-	e := *adapters.AsError(typed(err))
-	e.Message = path + ": " + e.Message
-	return &e
+	c := *e
+	c.Message = path + ": " + e.Message
+	if hint := safeopen.NoInode(filepath.Dir(path)); hint != "" && (code == lib.SQLITE_FULL || code == lib.SQLITE_CANTOPEN) {
+		c.Message += ": " + hint
+	}
+	return &c
 }
 
 // directory makes the directory of the file if it is missing, and returns its path without symbolic
@@ -131,7 +139,12 @@ func directory(file string) (string, error) {
 // create creates the file so that only its owner may use it. SQLite alone would use the umask, and
 // it gives its other files the mode of this file.
 func create(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
+	dir, err := safeopen.OpenDirectory(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	f, err := dir.OpenFile(filepath.Base(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
 	if err != nil {
 		return err
 	}
@@ -268,12 +281,12 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	defer db.leave()
 	conn, err := db.conn(ctx, db.write)
 	if err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
 	defer conn.Close()
 	tx, err := begin(ctx, conn)
 	if err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
 	// Also if f panics: the connection cannot be closed before. After a commit it does nothing, and
 	// its error does not matter: the file keeps its state.
@@ -282,7 +295,7 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 		err = f(tx)
 	}
 	if err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
 	err = tx.Commit()
 	if err != nil {
@@ -291,7 +304,7 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 		// has no effect.
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 	}
-	return typed(err)
+	return named(db.path, err)
 }
 
 func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
@@ -315,19 +328,19 @@ func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
 	defer db.leave()
 	conn, err := db.conn(ctx, db.read)
 	if err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
 	defer conn.Close()
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
 	// Nothing was written, so ending the transaction loses nothing.
 	defer func() { _ = tx.Rollback() }()
 	if err := onlyTables(ctx, tx); err != nil {
-		return typed(err)
+		return named(db.path, err)
 	}
-	return typed(f(tx))
+	return named(db.path, f(tx))
 }
 
 // onlyTables refuses a file with views and triggers, which we never make. Behind the name of a table, a

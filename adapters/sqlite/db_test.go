@@ -589,3 +589,37 @@ func TestCloseWaitsForRunningCalls(t *testing.T) {
 		}
 	})
 }
+
+// An error of a full file system names the file, and tells if inodes have run out and not space.
+func TestAFullFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to mount a tmpfs")
+	}
+	const noInode = "no free inode"
+	for options, want := range map[string]string{"size=256k": ": the disk is full", "nr_inodes=1": noInode, "nr_inodes=2": noInode} { // the root directory is an inode
+		t.Run(options, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+				t.Skip("needs root: cannot mount a tmpfs: ", err)
+			}
+			defer func() {
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			}()
+			path := filepath.Join(dir, "x.db")
+			db, err := Open(t.Context(), Options{Path: path, AppID: 7, Migrations: []string{"CREATE TABLE t (x)"}})
+			if err == nil {
+				defer db.Close()
+				err = db.Write(t.Context(), func(tx *sql.Tx) error {
+					_, err := tx.Exec("INSERT INTO t VALUES (zeroblob(1000000))")
+					return err
+				})
+			}
+			if adapters.CodeOf(err) != adapters.CodeUnavailable || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), want) ||
+				strings.Contains(err.Error(), noInode) != (want == noInode) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}

@@ -191,15 +191,30 @@ func (d *Directory) Mkdir(name string, mode fs.FileMode) error {
 	return nil
 }
 
-// whyFull adds to ENOSPC that inodes have run out, not space: df(1) shows free space then. File systems
-// without a fixed number of inodes have 0 Files (statfs(2)). fd may be an O_PATH descriptor.
+// whyFull adds to ENOSPC that inodes have run out, not space. fd may be an O_PATH descriptor.
 func whyFull(fd int, err error) error {
 	var st unix.Statfs_t
-	if err != unix.ENOSPC || unix.Fstatfs(fd, &st) != nil || st.Files == 0 || st.Ffree > 0 || st.Bavail == 0 {
+	if err != unix.ENOSPC || unix.Fstatfs(fd, &st) != nil || !lacksInodes(&st) {
 		return err
 	}
-	return fmt.Errorf("%w: there is free space, but no free inode; remove files (df -i shows inodes)", err)
+	return fmt.Errorf("%w: %s", err, noInode)
 }
+
+// NoInode returns what to say of a file of the directory that a library could not make or write, if its
+// file system has no free inode, and "" otherwise. Errors of this package say it themselves.
+func NoInode(dir string) string {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil || !lacksInodes(&st) {
+		return ""
+	}
+	return noInode
+}
+
+const noInode = "there is free space, but no free inode; remove files (df -i shows inodes)"
+
+// lacksInodes tells whether inodes have run out, and not space: df(1) shows free space then. File systems
+// without a fixed number of inodes have 0 Files (statfs(2)).
+func lacksInodes(st *unix.Statfs_t) bool { return st.Files > 0 && st.Ffree == 0 && st.Bavail > 0 }
 
 // WriteFile replaces a file of the directory: a reader sees the complete old or the complete new
 // content, even after a crash.
