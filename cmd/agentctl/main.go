@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -103,9 +104,10 @@ type cli struct {
 	lookupEnv      func(string) (string, bool)
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	json           bool   // --json
-	socket         string // --socket, otherwise AGENTCTL_SOCKET, otherwise the default
-	url, nostr     string // --url, --nostr
+	json           bool              // --json
+	socket         string            // --socket, otherwise AGENTCTL_SOCKET, otherwise the default
+	url, nostr     string            // --url, --nostr
+	transport      http.RoundTripper // of --url; nil, except in tests, means that of package http
 }
 
 func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {

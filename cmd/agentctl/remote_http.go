@@ -59,7 +59,8 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	if u, err := url.Parse(c.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, usageError("--url %q is not an address; write it as in http://127.0.0.1:9090", c.url)
 	}
-	target := strings.TrimSuffix(c.url, "/") + r.Path
+	base := strings.TrimSuffix(c.url, "/")
+	target := base + r.Path
 	if query := r.Query.Encode(); query != "" {
 		target += "?" + query
 	}
@@ -71,8 +72,16 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	if err := c.authorize(req, signed); err != nil {
 		return nil, err
 	}
-	client := http.Client{CheckRedirect: outbound.NoRedirect}
-	resp, err := client.Do(req)
+	client := http.Client{Transport: c.transport, CheckRedirect: outbound.NoRedirect}
+	waiting, cut := context.WithCancel(ctx) // it ends with ctx: the caller reads the answer after this function
+	watched := api.Watch(ctx, func(ctx context.Context) error { return alive(ctx, &client, base) }, cut)
+	resp, err := client.Do(req.WithContext(waiting))
+	if silent := watched(); silent != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		err = silent
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -85,6 +94,19 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		refused.Hint = "put the management key into the variable " + envKey + ", or sign with --nostr"
 	}
 	return answer, err
+}
+
+// alive returns nil if the listener answers, whatever it says.
+func alive(ctx context.Context, client *http.Client, base string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/livez", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 // authorize signs the request, or adds the management key from the environment.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
@@ -142,5 +144,35 @@ func TestNamesInPaths(t *testing.T) {
 		if code != c.want || path != c.path || code == exitUsage && !strings.Contains(stderr.String(), "is empty") {
 			t.Errorf("%q: status %d, path %q, stderr %q", c.args, code, path, &stderr)
 		}
+	}
+}
+
+// silent takes requests and answers none, but /livez for as long as it lives.
+type silent struct{ lives time.Time }
+
+func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/livez" && time.Now().Before(s.lives) {
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody, Request: r}, nil
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// With --url, a command waits for an answer as over the socket: for any time while the box answers others,
+// and for seconds if it answers none.
+func TestABoxThatAnswersNothing(t *testing.T) {
+	for lives, want := range map[time.Duration]time.Duration{0: 15 * time.Second, time.Hour + time.Second: time.Hour + 15*time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var stderr strings.Builder
+			began := time.Now()
+			c := &cli{lookupEnv: func(string) (string, bool) { return "", false }, stderr: &stderr, transport: silent{began.Add(lives)}}
+			code := c.run(t.Context(), []string{"--url", "http://far:9090", "adapters"}, io.Discard)
+			if code != exitUnreachable || !strings.HasPrefix(stderr.String(), "agentctl: cannot reach the box at http://far:9090: no answer within 15s: ") {
+				t.Errorf("%d %s", code, &stderr)
+			}
+			if took := time.Since(began); took != want {
+				t.Errorf("it took %v and not %v", took, want)
+			}
+		})
 	}
 }

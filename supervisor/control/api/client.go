@@ -182,28 +182,41 @@ func noAnswer(within time.Duration) error {
 	return fmt.Errorf("no answer within %v: the process that listens there is stopped (SIGSTOP), frozen or overloaded", within)
 }
 
-// watch ends a connection if the server answers no request any more while ctx waits for this answer. A
-// server can be busy with a stop or with large log files for any time; so watch asks it something simple on
-// another connection. end returns why the connection was ended. If ctx has a deadline, watch does nothing.
+// watch is Watch for a request over conn. If ctx has a deadline, watch does nothing.
 func (c *Client) watch(ctx context.Context, conn net.Conn) (end func() error) {
 	if _, ok := ctx.Deadline(); ok {
 		return func() error { return nil }
 	}
+	ask := func(ctx context.Context) error {
+		_, err := c.Version(ctx)
+		return err
+	}
+	return watch(ctx, c.patience, c.aliveWithin, ask, func() { conn.SetDeadline(time.Unix(1, 0)) })
+}
+
+// Watch cuts a request if the server answers no request any more while ctx waits for the header of its
+// answer. A server can be busy with a stop or with large log files for any time; so Watch asks it something
+// simple on another connection. end returns why the request was cut.
+func Watch(ctx context.Context, ask func(context.Context) error, cut func()) (end func() error) {
+	return watch(ctx, patience, aliveWithin, ask, cut)
+}
+
+func watch(ctx context.Context, patience, aliveWithin time.Duration, ask func(context.Context) error, cut func()) (end func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	silent := make(chan error, 1)
 	go func() {
 		defer close(silent)
-		ask := time.NewTicker(c.patience)
-		defer ask.Stop()
+		due := time.NewTicker(patience)
+		defer due.Stop()
 		for {
 			select {
-			case <-ask.C:
+			case <-due.C:
 			case <-ctx.Done():
 				return
 			}
-			if !c.alive(ctx) {
-				silent <- noAnswer(c.patience + c.aliveWithin)
-				conn.SetDeadline(time.Unix(1, 0))
+			if !alive(ctx, aliveWithin, ask) {
+				silent <- noAnswer(patience + aliveWithin)
+				cut()
 				return
 			}
 		}
@@ -216,10 +229,10 @@ func (c *Client) watch(ctx context.Context, conn net.Conn) (end func() error) {
 
 // alive tells whether the server answers, or may: only a connection that is not accepted or not answered
 // in time shows that it does not.
-func (c *Client) alive(ctx context.Context) bool {
-	asked, cancel := context.WithTimeout(ctx, c.aliveWithin)
+func alive(ctx context.Context, within time.Duration, ask func(context.Context) error) bool {
+	asked, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	_, err := c.Version(asked)
+	err := ask(asked)
 	return err == nil || ctx.Err() != nil || asked.Err() == nil && !errors.Is(err, unix.EAGAIN)
 }
 
