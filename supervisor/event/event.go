@@ -175,6 +175,7 @@ func (b *Bus) Publish(e Event) uint64 {
 	if mask != nil {
 		e = masked(e, *mask)
 	}
+	e = onOneLine(e)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if newer := b.mask.Load(); newer != mask { // SetMask has perhaps been through the ring already
