@@ -38,6 +38,16 @@ type MeshStatus struct {
 	Relays    []MeshRelay `json:"relays"`
 	// Mailbox is null while it is being read, or if it cannot be read.
 	Mailbox *MeshMailbox `json:"mailbox"`
+	// EventsWait is null while the events of agents are published, or if they are not published at all.
+	EventsWait *MeshWait `json:"events_wait"`
+}
+
+// MeshWait is why the events of agents are not published now.
+type MeshWait struct {
+	Event  string    `json:"event"` // id of the event that no relay has taken yet; "" if the events cannot be read
+	Since  time.Time `json:"since"`
+	Tries  int       `json:"tries"`
+	Reason string    `json:"reason"`
 }
 
 // MeshRelay is the state of one relay.

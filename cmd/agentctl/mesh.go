@@ -46,6 +46,11 @@ type meshStatus struct {
 		Receiving                                 bool
 		Inbox, Untold, Pending, Published, Failed int
 	}
+	EventsWait *struct {
+		Event, Reason string
+		Since         time.Time
+		Tries         int
+	} `json:"events_wait"`
 }
 
 func (c *cli) meshStatus(s meshStatus) {
@@ -76,6 +81,13 @@ func (c *cli) meshStatus(s meshStatus) {
 	}
 	c.table(titled("RELAY", "STATE", "USE", "LATENCY", "LAST EVENT", "RECEIVED", "PUBLISHED", "LOGIN", "NAME OR ERROR"), rows)
 	fmt.Fprintf(c.stdout, "\n%-8s %s\n", "npub", printable(s.Npub))
+	if w := s.EventsWait; w != nil {
+		what := "wait"
+		if w.Event != "" {
+			what += " for " + w.Event
+		}
+		fmt.Fprintf(c.stdout, "%-8s %s since %s (%s): %s\n", "events", printable(what), w.Since.UTC().Format(time.RFC3339), plural.Of(w.Tries, "attempt"), printable(w.Reason))
+	}
 	if s.Mailbox == nil {
 		fmt.Fprintf(c.stdout, "%-8s %s\n", "mailbox", "not open")
 		return

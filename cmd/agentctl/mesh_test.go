@@ -69,6 +69,10 @@ func TestMeshStatus(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
 	}
+	b.mesh.status.EventsWait = &rest.MeshWait{Event: "e-7", Since: time.Unix(1_700_000_000, 0), Tries: 3, Reason: "ws://a: rate-limited: \x1b[2J"}
+	if out, _ = b.run(0, "", "mesh", "status"); !strings.Contains(out, "\nevents   wait for e-7 since 2023-11-14T22:13:20Z (3 attempts): ws://a: rate-limited: "+`\x1b[2J`+"\n") {
+		t.Error(out)
+	}
 	b.mesh.status.Mailbox = &rest.MeshMailbox{Inbox: 5, Untold: 1, Pending: 2, Published: 3, Failed: 4}
 	if out, _ = b.run(0, "", "mesh", "status"); !strings.Contains(out, "5 messages, 1 not yet in the events slot; receiving is off") || !strings.Contains(out, "2 pending, 3 published, 4 failed") {
 		t.Error(out)

@@ -35,6 +35,8 @@ type neighbours struct {
 	b       *box
 	pool    atomic.Pointer[pool.Pool]       // nil before, and without relays
 	mailbox atomic.Pointer[mailbox.Mailbox] // nil until it is read
+	// eventsWait is nil while the events of agents are published, or not to be published.
+	eventsWait atomic.Pointer[announce.Waiting]
 
 	troubles *rate.Callers[string] // events about troubles, by name
 	streams  atomic.Int32          // open streams of the API
@@ -118,7 +120,7 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 	announce.Run(ctx, announce.Config{
 		Events: b.slots.Events(), Signer: signer, Relays: p, Box: func() string { return string(signer.Public()) },
 		Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)), MaxEventBytes: int(m.SovereignMesh.Relay.MaxEventBytes),
-		Report: b.meshTrouble,
+		Report: b.meshTrouble, Waits: b.mesh.eventsWait.Store,
 	})
 }
 
@@ -281,6 +283,9 @@ func (n *neighbours) Status() (rest.MeshStatus, error) {
 			r.Publishes, r.Subscribes = n.b.boot.Outside()
 		}
 		out.Relays = append(out.Relays, r)
+	}
+	if w := n.eventsWait.Load(); w != nil {
+		out.EventsWait = (*rest.MeshWait)(w)
 	}
 	if box := n.mailbox.Load(); box != nil {
 		c := box.Counts()

@@ -72,6 +72,16 @@ type Config struct {
 	MaxEventBytes int
 	// Report is called for each event that relays refuse, and when publishing has to wait.
 	Report func(what string, fields map[string]any)
+	// Waits is called with what holds up publishing, and with nil when it goes on.
+	Waits func(*Waiting)
+}
+
+// Waiting is why the events are not published now.
+type Waiting struct {
+	Event  string // id of the event that no relay has taken yet; "" if the events cannot be read
+	Since  time.Time
+	Tries  int
+	Reason string
 }
 
 // messagesOf returns the unsigned Nostr events for an event. They are the same at each call.
@@ -103,6 +113,7 @@ func Run(ctx context.Context, c Config) {
 			n = 0
 		}
 		c.Report("AgentEventsWait", map[string]any{"error": err.Error()})
+		c.Waits(&Waiting{Since: time.Now(), Tries: n + 1, Reason: err.Error()})
 		pause(ctx, n)
 	}
 }
@@ -128,6 +139,7 @@ func (c Config) follow(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
+	c.Waits(nil)
 	for {
 		e, err := s.Next(ctx)
 		if err != nil {
@@ -160,6 +172,7 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes)})
 			continue
 		}
+		began := time.Now()
 		for n, refusals := 0, 0; ; n++ {
 			results, err := c.Relays.Publish(ctx, m)
 			published, refused := pool.Verdict(results)
@@ -173,11 +186,17 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 				c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": results[0].Reason})
 				break
 			}
+			reason := pool.Reasons(results)
+			if err != nil {
+				reason = err.Error()
+			}
+			c.Waits(&Waiting{Event: e.ID, Since: began, Tries: n + 1, Reason: reason})
 			pause(ctx, n)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
+		c.Waits(nil)
 	}
 	return nil
 }

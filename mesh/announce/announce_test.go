@@ -54,6 +54,7 @@ type relays struct {
 	answers [][]pool.Result
 	errs    []error
 	took    []nostr.Event
+	waits   []*Waiting
 }
 
 func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, error) {
@@ -87,7 +88,7 @@ func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]stri
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, MaxEventBytes: 4096, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
+		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: func() string { return string(k.Public()) }, Cursor: cursorFile, MaxEventBytes: 4096, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }, Waits: func(w *Waiting) { r.waits = append(r.waits, w) }})
 	}()
 	time.Sleep(time.Hour)
 	synctest.Wait()
@@ -202,6 +203,13 @@ func TestRefusedAgainAndAgainIsGivenUp(t *testing.T) {
 				run(t, numbered("a", "b"), r, path, &reports, k)
 				if len(r.took) != tc.took || !slices.Equal(reports, tc.reports) {
 					t.Errorf("published %d, reported %v", len(r.took), reports)
+				}
+				second := r.waits[2] // nothing waits when the events are opened, and after the first attempt there is no answer
+				if second.Event != "a" || second.Tries != 2 || !strings.Contains(second.Reason, "blocked: no; ") || !strings.HasSuffix(second.Reason, tc.answer.Reason) {
+					t.Errorf("what waits: %+v", second)
+				}
+				if last := r.waits[len(r.waits)-1]; (last == nil) != tc.answer.Answered {
+					t.Errorf("at the end it waits for %+v", last)
 				}
 			})
 		})

@@ -84,19 +84,11 @@ func (e Entry) Tried(now time.Time, results []pool.Result) Entry {
 	case published:
 		e.Status, e.FinalEventID, e.PublishedAt, e.Reason = Published, e.EventID, &now, ""
 	case refused:
-		e.Status, e.Reason = Failed, reasons(results)
+		e.Status, e.Reason = Failed, pool.Reasons(results)
 	default:
-		e.Reason = reasons(results)
+		e.Reason = pool.Reasons(results)
 	}
 	return e
-}
-
-func reasons(results []pool.Result) string {
-	var out []string
-	for _, r := range results {
-		out = append(out, fmt.Sprintf("%s: %.200s", r.URL, r.Reason))
-	}
-	return strings.Join(out, "; ")
 }
 
 // backoff returns how long to wait after n failed attempts: from 1 s, doubled with each, to 60 s. n may

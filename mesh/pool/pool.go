@@ -352,6 +352,15 @@ func Verdict(results []Result) (published, refused bool) {
 	return false, refused
 }
 
+// Reasons is what the relays say, on one line.
+func Reasons(results []Result) string {
+	var out []string
+	for _, r := range results {
+		out = append(out, fmt.Sprintf("%s: %.200s", r.URL, r.Reason))
+	}
+	return strings.Join(out, "; ")
+}
+
 // terminal tells whether a relay's reason is permanent.
 func terminal(reason string) bool {
 	return slices.ContainsFunc([]string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"}, func(prefix string) bool {
