@@ -529,6 +529,7 @@ func TestEndDatedBeforeTheStart(t *testing.T) {
 	s := &System{
 		notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration),
+		oom: newOOMWatch(t.TempDir()),
 	}
 	began := time.Now()
 	for id, c := range []struct{ after, want time.Duration }{{-time.Millisecond, 0}, {time.Second, time.Second}} {
