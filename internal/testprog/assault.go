@@ -155,12 +155,12 @@ func word(err error) string {
 	return err.Error()
 }
 
-func (t *target) p() uintptr   { return uintptr(t.pid) }
-func (t *target) t() uintptr   { return uintptr(t.tid) }
-func (t *target) p32() uint32  { return uint32(t.pid) }
-func (t *target) t32() uint32  { return uint32(t.tid) }
-func (t *target) zero() uint32 { return uint32(t.page) }
-func (t *target) mask() uint32 { return uint32(t.page) + maskAt }
+func (t *target) p() uintptr    { return uintptr(t.pid) }
+func (t *target) t() uintptr    { return uintptr(t.tid) }
+func (t *target) p32() uint32   { return uint32(t.pid) }
+func (t *target) t32() uint32   { return uint32(t.tid) }
+func (t *target) zero() uintptr { return t.page }
+func (t *target) mask() uintptr { return t.page + maskAt }
 
 func raw(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
@@ -354,12 +354,12 @@ func taskWays() []way {
 			return refused
 		}},
 		{"sched_setaffinity", func(t *target) error {
-			return raw(unix.SYS_SCHED_SETAFFINITY, t.t(), maskSize, uintptr(t.mask()))
+			return raw(unix.SYS_SCHED_SETAFFINITY, t.t(), maskSize, t.mask())
 		}},
 		{"sched_setscheduler", func(t *target) error {
-			return raw(unix.SYS_SCHED_SETSCHEDULER, t.t(), unix.SCHED_NORMAL, uintptr(t.zero()))
+			return raw(unix.SYS_SCHED_SETSCHEDULER, t.t(), unix.SCHED_NORMAL, t.zero())
 		}},
-		{"sched_setparam", func(t *target) error { return raw(unix.SYS_SCHED_SETPARAM, t.t(), uintptr(t.zero())) }},
+		{"sched_setparam", func(t *target) error { return raw(unix.SYS_SCHED_SETPARAM, t.t(), t.zero()) }},
 		{"sched_setattr", func(t *target) error {
 			return unix.SchedSetAttr(t.tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr}, 0)
 		}},
@@ -411,7 +411,7 @@ func taskWays() []way {
 		}},
 		{"move_pages", func(t *target) error { return raw(unix.SYS_MOVE_PAGES, t.t(), 0, 0, 0, 0, 0) }},
 		{"migrate_pages", func(t *target) error {
-			return raw(unix.SYS_MIGRATE_PAGES, t.t(), 1, uintptr(t.mask()), uintptr(t.mask()))
+			return raw(unix.SYS_MIGRATE_PAGES, t.t(), 1, t.mask(), t.mask())
 		}},
 		{"perf_event_open", func(t *target) error {
 			attr := unix.PerfEventAttr{Type: perfSoftware, Config: perfTaskClock, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitExcludeKernel}

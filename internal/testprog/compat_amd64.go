@@ -36,12 +36,12 @@ func compatWays() []way {
 		{"int80-tkill", func(t *target) error { return old(tkill, t.t32(), uint32(unix.SIGSEGV), 0) }},
 		{"int80-tgkill", func(t *target) error { return old(tgkill, t.p32(), t.t32(), uint32(unix.SIGSEGV)) }},
 		{"int80-setpriority", func(t *target) error { return old(setpriority, unix.PRIO_PROCESS, t.t32(), 0) }},
-		{"int80-sched_setscheduler", func(t *target) error { return old(setscheduler, t.t32(), unix.SCHED_NORMAL, t.zero()) }},
-		{"int80-sched_setaffinity", func(t *target) error { return old(setaffinity, t.t32(), maskSize, t.mask()) }},
+		{"int80-sched_setscheduler", func(t *target) error { return old(setscheduler, t.t32(), unix.SCHED_NORMAL, uint32(t.zero())) }},
+		{"int80-sched_setaffinity", func(t *target) error { return old(setaffinity, t.t32(), maskSize, uint32(t.mask())) }},
 		{"int80-ptrace", func(t *target) error { return old(ptrace, unix.PTRACE_ATTACH, t.t32(), 0) }},
 		{"x32-kill", func(t *target) error { return raw(x32Bit|unix.SYS_KILL, t.p(), uintptr(unix.SIGTERM)) }},
 		{"x32-sched_setaffinity", func(t *target) error {
-			return raw(x32Bit|unix.SYS_SCHED_SETAFFINITY, t.t(), maskSize, uintptr(t.mask()))
+			return raw(x32Bit|unix.SYS_SCHED_SETAFFINITY, t.t(), maskSize, t.mask())
 		}},
 	}
 }
