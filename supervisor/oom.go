@@ -68,13 +68,16 @@ func (w *oomWatch) look(now time.Time) {
 }
 
 // verdict says why a process was killed, or "" if there is no sign that memory was short. own is the
-// limit that its program has reached; 0 means that it was not the program's own limit.
+// limit that its program has reached; 0 means that it was not the program's own limit. Where the kernel
+// has no counter for the box, as in the root cgroup of a virtual machine, the program's own one is the sign.
 func (w *oomWatch) verdict(now time.Time, own uint64) string {
 	w.look(now)
-	if w.credit == 0 {
+	switch _, counted := w.kills(); {
+	case w.credit > 0:
+		w.credit--
+	case counted || own == 0:
 		return ""
 	}
-	w.credit--
 	limit := own
 	if limit == 0 {
 		limit = w.limit()

@@ -82,6 +82,18 @@ func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
 	}
 }
 
+// The root cgroup has no counter: where agentinit is the init of a virtual machine, only the cgroup of a
+// program tells of a kill.
+func TestAKillAtTheProgramsOwnLimitNeedsNoCounterOfTheBox(t *testing.T) {
+	w := newOOMWatch(files(t, map[string]string{"proc/self/cgroup": "0::/\n"}))
+	if got := w.verdict(time.Unix(1e9, 0), 64<<20); got != "killed by the kernel: out of memory (limit 64 MiB)" {
+		t.Errorf("at the program's own limit: %q", got)
+	}
+	if got := w.verdict(time.Unix(1e9, 0), 0); got != "" {
+		t.Errorf("without a sign: %q", got)
+	}
+}
+
 func TestBinarySize(t *testing.T) {
 	for n, want := range map[uint64]string{512 << 20: "512 MiB", 1 << 30: "1 GiB", 1500 << 20: "1500 MiB", 4096: "4 KiB", 100: "100 bytes", 5<<20 + 1: "5 MiB"} {
 		if got := binarySize(n); got != want {
