@@ -323,6 +323,10 @@ func (s *stream) enlarge() {
 		return
 	}
 	s.grown = true
+	// With pages of 16 KiB or more, a new pipe is at least that large: F_SETPIPE_SZ could only make it smaller.
+	if size, err := unix.FcntlInt(uintptr(s.fd), unix.F_GETPIPE_SZ, 0); err != nil || size >= grownPipe {
+		return
+	}
 	if s.plane.pipes.add(grownPipe); s.plane.pipes.exceeds(0) {
 		s.plane.pipes.add(-grownPipe)
 		return

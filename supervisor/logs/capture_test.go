@@ -575,6 +575,35 @@ func TestStreamThatCannotBeWatched(t *testing.T) {
 	}
 }
 
+// resize gives a pipe a capacity, whatever the page size of the kernel makes the default.
+func resize(t *testing.T, s *stream, size int) {
+	t.Helper()
+	if _, err := unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// With pages of 64 KiB, a new pipe holds 1 MiB.
+func TestALargePipeStaysLarge(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, err := p.Open(Options{Program: "web", Run: 1, To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.streams {
+		resize(t, s, 1<<20)
+		s.enlarge()
+		if size, err := unix.FcntlInt(uintptr(s.fd), unix.F_GETPIPE_SZ, 0); err != nil || size != 1<<20 {
+			t.Errorf("the pipe holds %d bytes, %v", size, err)
+		}
+	}
+	c.Abandon()
+	<-c.Done()
+	if n := p.pipes.used.Load(); n != 0 {
+		t.Errorf("%d bytes of the budget are used", n)
+	}
+}
+
 // The pipes of runs that have ended do not count against the budget for enlarged pipes.
 func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
 	p := newPlane(t, Config{})
@@ -584,6 +613,7 @@ func TestPipesOfPastRunsFreeTheirBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range c.streams {
+			resize(t, s, 64<<10)
 			if s.enlarge(); s.credit == 0 {
 				t.Fatalf("the pipes of run %d cannot be enlarged", run)
 			}
