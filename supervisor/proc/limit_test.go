@@ -200,8 +200,8 @@ func TestCgroupBounds(t *testing.T) {
 // A start reports the limits that it has set: without cgroups those of setrlimit(2), and none that
 // only a cgroup could have.
 func TestStartReportsItsLimits(t *testing.T) {
-	o := newOwner(t, Options{})
 	c := prog(built.Path(t), "sleep")
+	o := newOwner(t, Options{})
 	if p := startTester(t, o, c); len(p.Bounds) != 0 {
 		t.Errorf("a start without limits reports %+v", p.Bounds)
 	}
@@ -260,6 +260,7 @@ func TestCgroupHandsOn(t *testing.T) {
 	if err != nil || !wordsOf(filepath.Join(mount, "cgroup.controllers"))["hugetlb"] {
 		t.Skip(err)
 	}
+	bin := built.Path(t)
 	controllers = []string{"hugetlb"}
 	if err := writeCgroup(mount, "cgroup.subtree_control", "+hugetlb"); err != nil {
 		t.Skip(err)
@@ -298,7 +299,7 @@ func TestCgroupHandsOn(t *testing.T) {
 		if at, _ := cgroupOf("self"); filepath.Base(at) != SelfCgroup {
 			t.Errorf("%s: we are in %s", step, at)
 		}
-		p := startTester(t, o, prog(built.Path(t), "double-fork", "scrub"))
+		p := startTester(t, o, prog(bin, "double-fork", "scrub"))
 		escapee := p.number(t)
 		p.line(t)
 		if id, ok := o.Owns(escapee); id != p.ID || !ok {
