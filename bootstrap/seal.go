@@ -90,15 +90,17 @@ func (w *watcher) take(e event.Event) {
 }
 
 // waitingFor lists the outstanding programs with their states, sorted. It reads them again: the answer
-// of a probe changes the reason without an event.
+// of a probe changes the reason without an event. Where no program is required, the seal waits for the
+// end of all first starts, thus for the programs that are starting.
 func (w *watcher) waitingFor() []string {
 	var out []string
-	for name := range w.outstanding {
-		p, ok := w.read.Status(name)
-		if !ok {
-			p = w.known[name]
+	_, programs := w.read.All()
+	for _, p := range programs {
+		_, outstanding := w.outstanding[p.Name]
+		if !outstanding && (len(w.outstanding) > 0 || p.State != program.Starting) {
+			continue
 		}
-		text := name + " " + p.Shown()
+		text := p.Name + " " + p.Shown()
 		if p.State == program.Running && !p.Ready {
 			text += " (not ready)"
 		}

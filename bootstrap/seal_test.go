@@ -313,6 +313,18 @@ func TestSealTimeoutHasTheLatestReason(t *testing.T) {
 	})
 }
 
+// Where no program is required, the seal waits until each has been started. A oneshot can hold that up.
+func TestSealTimeoutNamesTheProgramThatIsStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "exit", nil, program.Status{Name: "migrate"}, program.Status{Name: "web"})
+		r.run(t.Context())
+		r.sup.become("migrate", program.Starting, false, event.Change{Reason: "started"})
+		if got := <-r.out; ExitCode(got.err) != ExitSealTimeout || !strings.HasSuffix(got.err.Error(), "waiting for migrate STARTING (started)") {
+			t.Errorf("got %v", got.err)
+		}
+	})
+}
+
 func TestRequiredFatalEndsTheBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "stay", nil, service("web"), program.Status{Name: "side"})
