@@ -77,8 +77,10 @@ var arrows = map[string][]string{
 	"adapters/backup":       {"adapters", "internal/safeopen"},                   // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen", "internal/sleep"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/hostname", "internal/outbound", "internal/sysroots"},
-	"adapters/pods/rebase":  {}, // moves RDF from one address to another
+	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rdf", "adapters/pods/rebase", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
+	"adapters/pods/rdf":     {"internal/escape", "internal/ijson"},
+	"adapters/pods/rebase":  {"adapters/pods/rdf"}, // moves RDF from one address to another
+	"adapters/pods/wac":     {"adapters/pods/rdf"},
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/ijson", "internal/outbound", "internal/sleep", "internal/slowcall"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
@@ -155,7 +157,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/signame", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/signame", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp", "adapters/pods/rdf", "adapters/pods/wac"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -161,12 +162,12 @@ func (s *Solid) describe(ctx context.Context, c *session) error {
 	}
 	var channels []string
 	services := map[string]bool{}
-	err = parseRDF(mediaType(res.Header), res.Body, res.URL, func(t triple) {
+	err = rdf.ParseLenient(mediaType(res.Header), res.Body, res.URL, func(t rdf.Triple) {
 		switch {
-		case t.predicate == notifications+"subscription" && t.object.kind == iriTerm && len(channels) < maxFound:
-			channels = append(channels, t.object.value)
-		case t.predicate == notifications+"channelType" && t.object.value == notifications+"WebSocketChannel2023" && len(services) < maxFound:
-			services[t.subject.value] = true
+		case t.Predicate == notifications+"subscription" && t.Object.Kind == rdf.IRI && len(channels) < maxFound:
+			channels = append(channels, t.Object.Value)
+		case t.Predicate == notifications+"channelType" && t.Object.Value == notifications+"WebSocketChannel2023" && len(services) < maxFound:
+			services[t.Subject.Value] = true
 		}
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -160,14 +161,14 @@ var errTooMany = errors.New("too many members")
 // that was asked for; a server that is reached by another name than it gives
 // itself may use that name, as long as the path is the same.
 func (l *listing) read(res *wire.Response, asked *url.URL) error {
-	var statements []triple
+	var statements []rdf.Triple
 	owners := map[string]bool{}
-	err := parseRDF(mediaType(res.Header), res.Body, res.URL, func(t triple) {
-		if t.subject.kind != iriTerm || !listed(t.predicate) || len(statements) > 8*maxMembers {
+	err := rdf.ParseLenient(mediaType(res.Header), res.Body, res.URL, func(t rdf.Triple) {
+		if t.Subject.Kind != rdf.IRI || !listed(t.Predicate) || len(statements) > 8*maxMembers {
 			return
 		}
-		if t.predicate == ldpContains {
-			owners[t.subject.value] = true
+		if t.Predicate == ldpContains {
+			owners[t.Subject.Value] = true
 		}
 		statements = append(statements, t)
 	})
@@ -219,16 +220,16 @@ func ownerOf(owners map[string]bool, addresses ...*url.URL) (*url.URL, error) {
 	return alias, nil
 }
 
-func (l *listing) take(owner *url.URL, t triple) error {
+func (l *listing) take(owner *url.URL, t rdf.Triple) error {
 	if owner == nil {
 		return nil
 	}
-	if t.predicate == ldpContains {
-		subject, err := url.Parse(t.subject.value)
+	if t.Predicate == ldpContains {
+		subject, err := url.Parse(t.Subject.Value)
 		if err != nil || !sameOrigin(subject, owner) || escapePath(subject.EscapedPath()) != escapePath(owner.EscapedPath()) {
 			return nil
 		}
-		if path, ok := l.child(owner, t.object.value); ok && t.object.kind == iriTerm {
+		if path, ok := l.child(owner, t.Object.Value); ok && t.Object.Kind == rdf.IRI {
 			l.members[path] = true
 			if _, err := l.node(path); err != nil {
 				return err
@@ -236,7 +237,7 @@ func (l *listing) take(owner *url.URL, t triple) error {
 		}
 		return nil
 	}
-	path, ok := l.child(owner, t.subject.value)
+	path, ok := l.child(owner, t.Subject.Value)
 	if !ok {
 		return nil
 	}
@@ -275,22 +276,22 @@ func (l *listing) node(path string) (*adapters.PodEntry, error) {
 
 // describe adds one statement about a member. dcterms:modified is finer than
 // the seconds of stat:mtime, so it wins.
-func describe(e *adapters.PodEntry, t triple) {
-	switch t.predicate {
+func describe(e *adapters.PodEntry, t rdf.Triple) {
+	switch t.Predicate {
 	case rdfType:
-		if mt, ok := strings.CutPrefix(t.object.value, ianaTypes); ok && strings.HasSuffix(mt, "#Resource") {
+		if mt, ok := strings.CutPrefix(t.Object.Value, ianaTypes); ok && strings.HasSuffix(mt, "#Resource") {
 			e.ContentType = strings.TrimSuffix(mt, "#Resource")
 		}
 	case dctModified:
-		if at, err := adapters.ParseTime(t.object.value); err == nil {
+		if at, err := adapters.ParseTime(t.Object.Value); err == nil {
 			e.Modified = at
 		}
 	case posixMtime:
-		if sec, err := strconv.ParseInt(t.object.value, 10, 64); err == nil && e.Modified.IsZero() {
+		if sec, err := strconv.ParseInt(t.Object.Value, 10, 64); err == nil && e.Modified.IsZero() {
 			e.Modified = adapters.At(time.Unix(sec, 0))
 		}
 	case posixSize:
-		e.Size = parseSize(t.object.value)
+		e.Size = parseSize(t.Object.Value)
 	}
 }
 

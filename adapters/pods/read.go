@@ -13,6 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // bodyIdle is how long a server may pause within a body.
@@ -102,7 +103,7 @@ func readRequest(method, target string, opt adapters.ReadOpt) wire.Request {
 // resource is the resource described by the headers of an answer.
 func (s *Solid) resource(path, target string, status int, h http.Header) (adapters.Resource, error) {
 	if c := h.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
-		return adapters.Resource{}, lied("body is coded as %q, which was not asked for", cutText(c))
+		return adapters.Resource{}, lied("body is coded as %q, which was not asked for", escape.Line(c, 40))
 	}
 	r := adapters.Resource{
 		Path: path, ContentType: h.Get("Content-Type"), ETag: h.Get("ETag"), Size: -1,

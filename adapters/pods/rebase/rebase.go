@@ -11,6 +11,8 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 )
 
 // ErrUnsupported means that the IRIs of a document cannot be found.
@@ -101,29 +103,14 @@ func (m Move) moved(f frame, ref string) string {
 		return ref // the reader of the document refuses it
 	}
 	absolute := ref
-	if !strings.Contains(ref, "://") || !HasScheme(ref) {
+	if !strings.Contains(ref, "://") || !rdf.HasScheme(ref) {
 		absolute = from.String()
 	}
 	want := m.IRI(absolute)
-	if to, err := f.to.Parse(ref); err == nil && (want == ref || !HasScheme(ref) && to.String() == want) {
+	if to, err := f.to.Parse(ref); err == nil && (want == ref || !rdf.HasScheme(ref) && to.String() == want) {
 		return ref
 	}
 	return want
-}
-
-// HasScheme tells whether ref begins with a scheme and ":", as an absolute IRI does (RFC 3986, 3.1).
-func HasScheme(ref string) bool {
-	for i := range len(ref) {
-		switch c := ref[i]; {
-		case c == ':':
-			return i > 0
-		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
-		case i > 0 && (c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.'):
-		default:
-			return false
-		}
-	}
-	return false
 }
 
 // shortens tells whether a namespace is a beginning of the root. Then a name with this prefix may

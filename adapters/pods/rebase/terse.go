@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 )
 
 // terse moves the documents of the Turtle family: Turtle, TriG, N-Triples,
@@ -151,7 +153,7 @@ func (s *scanner) declared(ref, moved string) {
 
 // absoluteOf is ref where it is absolute: a parsed URL may be written another way.
 func absoluteOf(ref, resolved string) string {
-	if HasScheme(ref) {
+	if rdf.HasScheme(ref) {
 		return ref
 	}
 	return resolved

@@ -1,0 +1,276 @@
+package rdf
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
+)
+
+// Write writes triples as a document of one of the three media types. JSON-LD is in expanded form,
+// without a context. Labels of blank nodes that no document may have are replaced; two nodes never get
+// one label. A term that no document of RDF can hold, such as an IRI with a space, is an error, and
+// nothing is written.
+func Write(w io.Writer, mediaType string, triples []Triple) error {
+	out := &writer{Writer: bufio.NewWriter(w), labels: map[string]string{}, taken: map[string]bool{}}
+	for _, t := range triples {
+		if err := checkTriple(t); err != nil {
+			return err
+		}
+		out.keep(t.Subject)
+		out.keep(t.Object)
+	}
+	var err error
+	switch mediaType {
+	case MediaTurtle:
+		out.turtle(triples)
+	case MediaNTriples:
+		for _, t := range triples {
+			out.term(t.Subject)
+			out.WriteString(" <" + t.Predicate + "> ")
+			out.term(t.Object)
+			out.WriteString(" .\n")
+		}
+	case MediaJSONLD:
+		err = out.jsonLD(triples)
+	default:
+		return fmt.Errorf("%w: %q is not a media type of RDF", ErrUnsupported, escape.Line(mediaType, 40))
+	}
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func checkTriple(t Triple) error {
+	ok := t.Subject.Kind <= Blank && validTerm(t.Subject) && t.Object.Kind <= Literal && validTerm(t.Object) &&
+		validTerm(iri(t.Predicate))
+	if !ok {
+		return errors.New("cannot write a triple: it has a term that RDF does not allow")
+	}
+	return nil
+}
+
+func validTerm(t Term) bool {
+	if !utf8.ValidString(t.Value) {
+		return false
+	}
+	switch t.Kind {
+	case IRI:
+		return validIRI(t.Value)
+	case Literal:
+		return (t.Datatype == "" || t.Language == "" && utf8.ValidString(t.Datatype) && validIRI(t.Datatype)) && languageTag(t.Language) == t.Language
+	}
+	return true
+}
+
+// writer writes one document. Its errors are kept until Flush.
+type writer struct {
+	*bufio.Writer
+	labels map[string]string // of blank nodes, as they are written
+	taken  map[string]bool
+	made   int
+	used   []namespace
+}
+
+// keep keeps the label of a blank node, if a document may have it.
+func (w *writer) keep(t Term) {
+	if t.Kind == Blank && plainLabel(t.Value) {
+		w.labels[t.Value], w.taken[t.Value] = t.Value, true
+	}
+}
+
+func plainLabel(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isLetter(c) && !isDigit(c) && c != '_' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func (w *writer) label(of string) string {
+	if l, ok := w.labels[of]; ok {
+		return "_:" + l
+	}
+	for {
+		l := "b" + strconv.Itoa(w.made)
+		w.made++
+		if !w.taken[l] {
+			w.labels[of], w.taken[l] = l, true
+			return "_:" + l
+		}
+	}
+}
+
+// term writes a term as N-Triples and Turtle have it.
+func (w *writer) term(t Term) {
+	switch t.Kind {
+	case IRI:
+		w.WriteString(w.short(t.Value))
+	case Blank:
+		w.WriteString(w.label(t.Value))
+	default:
+		w.quote(t.Value)
+		if t.Language != "" {
+			w.WriteString("@" + t.Language)
+		} else if t.Datatype != "" {
+			w.WriteString("^^" + w.short(t.Datatype))
+		}
+	}
+}
+
+// quote writes a string; characters that terminals obey or that end a line are escaped.
+func (w *writer) quote(s string) {
+	w.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r < ' ' || r == '"' || r == '\\' || r == 0x7f:
+			if i := strings.IndexByte(means, byte(r)); i >= 0 {
+				w.WriteString(`\` + escaped[i:i+1])
+			} else {
+				fmt.Fprintf(w, `\u%04X`, r)
+			}
+		default:
+			w.WriteRune(r)
+		}
+	}
+	w.WriteByte('"')
+}
+
+// namespace is a prefix that Turtle documents declare if they use it.
+type namespace struct{ prefix, iri string }
+
+func namespaces() []namespace {
+	return []namespace{
+		{"acl", "http://www.w3.org/ns/auth/acl#"}, {"dcterms", "http://purl.org/dc/terms/"}, {"foaf", "http://xmlns.com/foaf/0.1/"},
+		{"ldp", ldp}, {"pim", "http://www.w3.org/ns/pim/space#"}, {"rdf", rdfNS}, {"rdfs", "http://www.w3.org/2000/01/rdf-schema#"},
+		{"schema", "https://schema.org/"}, {"solid", solidTerms}, {"stat", "http://www.w3.org/ns/posix/stat#"},
+		{"vcard", "http://www.w3.org/2006/vcard/ns#"}, {"xsd", xsdNS},
+	}
+}
+
+// split finds the prefix of an IRI among spaces.
+func split(s string, spaces []namespace) (of namespace, local string, ok bool) {
+	for _, ns := range spaces {
+		if local, ok = strings.CutPrefix(s, ns.iri); ok && plainLabel(local) {
+			return ns, local, true
+		}
+	}
+	return of, "", false
+}
+
+func (w *writer) short(s string) string {
+	if ns, local, ok := split(s, w.used); ok {
+		return ns.prefix + ":" + local
+	}
+	return "<" + s + ">"
+}
+
+// turtle writes one statement for each subject.
+func (w *writer) turtle(triples []Triple) {
+	w.declare(triples)
+	for i, t := range triples {
+		same := i > 0 && triples[i-1].Subject == t.Subject
+		switch {
+		case same && triples[i-1].Predicate == t.Predicate:
+			w.WriteString(", ")
+		case same:
+			w.WriteString(";\n    ")
+		case i > 0:
+			w.WriteString(".\n")
+			fallthrough
+		default:
+			w.term(t.Subject)
+			w.WriteByte(' ')
+		}
+		if !same || triples[i-1].Predicate != t.Predicate {
+			if t.Predicate == rdfType {
+				w.WriteString("a ")
+			} else {
+				w.WriteString(w.short(t.Predicate) + " ")
+			}
+		}
+		w.term(t.Object)
+	}
+	if len(triples) > 0 {
+		w.WriteString(".\n")
+	}
+}
+
+func (w *writer) declare(triples []Triple) {
+	all := namespaces()
+	note := func(s string) {
+		if ns, _, ok := split(s, all); ok && !slices.Contains(w.used, ns) {
+			w.used = append(w.used, ns)
+		}
+	}
+	for _, t := range triples {
+		note(t.Subject.Value)
+		if t.Predicate != rdfType {
+			note(t.Predicate)
+		}
+		if t.Object.Kind == IRI {
+			note(t.Object.Value)
+		}
+		note(t.Object.Datatype)
+	}
+	slices.SortFunc(w.used, func(a, b namespace) int { return strings.Compare(a.prefix, b.prefix) })
+	for _, ns := range w.used {
+		w.WriteString("@prefix " + ns.prefix + ": <" + ns.iri + ">.\n")
+	}
+	if len(w.used) > 0 {
+		w.WriteByte('\n')
+	}
+}
+
+// jsonLD writes an array of one object for each subject, in the order in which they come first.
+func (w *writer) jsonLD(triples []Triple) error {
+	at := map[Term]int{}
+	nodes := []map[string]any{}
+	for _, t := range triples {
+		i, ok := at[t.Subject]
+		if !ok {
+			i = len(nodes)
+			at[t.Subject] = i
+			nodes = append(nodes, map[string]any{"@id": w.id(t.Subject)})
+		}
+		if t.Predicate == rdfType && t.Object.Kind != Literal {
+			types, _ := nodes[i]["@type"].([]string)
+			nodes[i]["@type"] = append(types, w.id(t.Object))
+			continue
+		}
+		values, _ := nodes[i][t.Predicate].([]any)
+		nodes[i][t.Predicate] = append(values, w.value(t.Object))
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(nodes)
+}
+
+func (w *writer) id(t Term) string {
+	if t.Kind == Blank {
+		return w.label(t.Value)
+	}
+	return t.Value
+}
+
+func (w *writer) value(t Term) map[string]any {
+	if t.Kind != Literal {
+		return map[string]any{"@id": w.id(t)}
+	}
+	v := map[string]any{"@value": t.Value}
+	if t.Language != "" {
+		v["@language"] = t.Language
+	} else if t.Datatype != "" {
+		v["@type"] = t.Datatype
+	}
+	return v
+}
