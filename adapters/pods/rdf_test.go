@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +20,19 @@ func docBase(t testing.TB) *url.URL {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// A prefix that is a long IRI makes a document of some bytes a list of some thousand times as many.
+func TestLongPrefix(t *testing.T) {
+	var doc strings.Builder
+	doc.WriteString("@prefix p: <http://h.test/c/" + strings.Repeat("a", 4000) + ">. <> <" + ldpContains + "> p:0")
+	for i := range 40_000 {
+		doc.WriteString(",p:" + strconv.Itoa(i))
+	}
+	res := &wire.Response{Header: http.Header{"Content-Type": {rdf.MediaTurtle}}, Body: []byte(doc.String() + "."), URL: docBase(t)}
+	if err := newListing("/c/").read(res, docBase(t)); err == nil || !strings.Contains(err.Error(), "too many long IRIs") {
+		t.Error(err)
+	}
 }
 
 func FuzzListing(f *testing.F) {

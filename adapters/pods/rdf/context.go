@@ -1,6 +1,7 @@
 package rdf
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 // ldContext is the active context of JSON-LD. It is never changed once made.
 type ldContext struct {
 	base     resolver
+	document resolver // the base without contexts
 	vocab    string
 	language string
 	terms    map[string]ldTerm
@@ -85,7 +87,7 @@ func (c *ldContext) extend(local any) (*ldContext, error) {
 	for _, item := range items {
 		switch item := item.(type) {
 		case nil:
-			next = ldContext{base: c.base, terms: map[string]ldTerm{}, lenient: c.lenient}
+			next = ldContext{base: c.document, document: c.document, terms: map[string]ldTerm{}, lenient: c.lenient}
 		case string:
 			if !c.lenient {
 				return nil, fmt.Errorf("%w: its context is at %q", ErrUnsupported, escape.Line(item, 40))
@@ -197,7 +199,9 @@ func (c *ldContext) keyword(name string, v any) error {
 	case "@base", "@vocab", "@language":
 		return nil
 	case "@version":
-		return nil
+		if n, ok := v.(json.Number); ok && n == "1.1" {
+			return nil
+		}
 	case "@direction":
 		if v == nil {
 			return nil
@@ -334,10 +338,19 @@ func (c *ldContext) meaning(t *ldTerm, name string, m map[string]any, d *definit
 			t.iri = ""
 			return c.invalid("the IRI of a term is relative")
 		}
+		if strings.Contains(strings.Trim(name, ":"), ":") || strings.Contains(name, "/") {
+			if self, err := c.compact(name, inVocabulary, d); err != nil || self != t.iri {
+				return errors.Join(err, c.invalid("an IRI is defined as another one"))
+			}
+		}
 		return nil
 	}
 	if t.iri, err = c.compact(name, inVocabulary, d); err != nil {
 		return err
+	}
+	// Here any term is a prefix, also one that is none in keys and values.
+	if prefix, suffix, ok := strings.Cut(name, ":"); ok && prefix != "" && !strings.HasPrefix(suffix, "//") && c.terms[prefix].iri != "" {
+		t.iri = c.terms[prefix].iri + suffix
 	}
 	if !HasScheme(t.iri) {
 		t.iri = ""

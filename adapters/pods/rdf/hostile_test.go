@@ -146,8 +146,28 @@ func TestHostilePatches(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// Few triples with long texts are much work, too, and so is one long text for many nodes.
+	long := graphOf(t, "x:a x:p 1.")
+	for i := range 10 {
+		long.Add(Triple{iri("http://x/s"), "http://x/p", text(strings.Repeat("a", 100_000)+fmt.Sprint(i), "", "")})
+	}
+	for _, c := range []struct {
+		g     *Graph
+		patch string
+	}{
+		{long, "INSERT { x:a x:b x:c } WHERE { ?a ?b ?c. ?d ?e ?f. ?g ?h ?i. ?j ?k ?l }"},
+		{g, "INSERT { ?a x:b '" + strings.Repeat("a", 500_000) + "' } WHERE { ?a x:p ?b }"},
+	} {
+		patch, err := ParsePatch(MediaSPARQLUpdate, []byte("PREFIX x: <http://x/> "+c.patch), docBase(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := patch.Apply(c.g); !errors.Is(err, ErrTooComplex) {
+			t.Errorf("%.50s: %v", c.patch, err)
+		}
+	}
 	// All that a large document says can still be deleted.
-	all := graphOf(t, fill("<s> <p> 0", ",1234567890", ".")[:0]+"<s> <p> 1.")
+	all := graphOf(t, "<s> <p> 1.")
 	for i := range 50_000 {
 		all.Add(Triple{iri("http://x/s"), "http://x/p", text(fmt.Sprint(i), "", "")})
 	}
@@ -158,4 +178,32 @@ func TestHostilePatches(t *testing.T) {
 	if err := patch.Apply(all); err != nil || all.Len() != 0 {
 		t.Errorf("%d triples are left: %v", all.Len(), err)
 	}
+}
+
+// A few bytes in Turtle must not become gigabytes in another form.
+func TestHostileWrites(t *testing.T) {
+	subject := "http://x/" + strings.Repeat("s", maxIRI-100)
+	var all, texts []Triple
+	for i := range MaxTriples {
+		all = append(all, Triple{iri(subject), subject, text(fmt.Sprint(i), "", "")})
+		texts = append(texts, Triple{iri(fmt.Sprint("http://x/", i)), "http://x/p", text(subject, "", "")})
+	}
+	for _, mediaType := range mediaTypes {
+		var n counter
+		err := Write(&n, mediaType, all)
+		if long := errors.Is(err, ErrTooLarge); long != (mediaType == MediaNTriples) || long != (n == 0) || n > 4<<20 {
+			t.Errorf("%s: %d bytes, %v", mediaType, n, err)
+		}
+		n = 0
+		if err := Write(&n, mediaType, texts); !errors.Is(err, ErrTooLarge) || n > 0 {
+			t.Errorf("%s of texts: %d bytes, %v", mediaType, n, err)
+		}
+	}
+}
+
+type counter int
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
 }

@@ -30,8 +30,13 @@ func validIRI(s string) bool { return HasScheme(s) && cleanIRI(s) }
 
 func cleanIRI(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; c <= ' ' || strings.IndexByte("<>\"{}|^`\\", c) >= 0 {
+		switch c := s[i]; c {
+		case '<', '>', '"', '{', '}', '|', '^', '`', '\\':
 			return false
+		default:
+			if c <= ' ' {
+				return false
+			}
 		}
 	}
 	return true

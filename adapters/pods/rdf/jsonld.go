@@ -40,12 +40,22 @@ func parseJSONLD(doc []byte, base *url.URL, lenient bool, emit func(pattern) err
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("is not one JSON value")
 	}
-	switch v.(type) {
-	case map[string]any, []any: // JSON-LD 1.1, section 9: "a single node object, a map …, or an array"
-	default:
-		return errors.New("is neither an object nor an array")
+	ctx := &ldContext{base: newResolver(base), lenient: lenient}
+	ctx.document = ctx.base
+	switch v := v.(type) { // JSON-LD 1.1, section 9: "a single node object, a map …, or an array"
+	case map[string]any:
+		o, err := w.open(v, ctx)
+		if err != nil {
+			return err
+		}
+		if graph, ok := o.keywords["@graph"]; ok && len(o.keywords) == 1 && len(o.properties) == 0 {
+			return w.nodes(graph, o.ctx, 1)
+		}
+		return w.topObject(o, 0)
+	case []any:
+		return w.nodes(v, ctx, 0)
 	}
-	return w.nodes(v, &ldContext{base: newResolver(base), lenient: lenient}, 0)
+	return errors.New("is neither an object nor an array")
 }
 
 // Limits for the memory that a JSON-LD document can use.
@@ -106,19 +116,23 @@ func (w *ldWalker) nodes(v any, ctx *ldContext, depth int) error {
 		if err != nil {
 			return err
 		}
-		if set, ok := o.keywords["@set"]; ok {
-			return w.nodes(set, o.ctx, depth+1)
-		}
-		if graph, ok := o.keywords["@graph"]; ok && len(o.keywords) == 1 && len(o.properties) == 0 {
-			return w.nodes(graph, o.ctx, depth+1)
-		}
-		if o.has("@value") || o.has("@list") {
-			return nil
-		}
-		_, err = w.node(o, depth+1)
-		return err
+		return w.topObject(o, depth)
 	}
 	return nil
+}
+
+func (w *ldWalker) topObject(o *ldObject, depth int) error {
+	if err := w.checkObject(o); err != nil {
+		return err
+	}
+	if set, ok := o.keywords["@set"]; ok {
+		return w.nodes(set, o.ctx, depth+1)
+	}
+	if o.has("@value") || o.has("@list") {
+		return nil
+	}
+	_, err := w.node(o, depth+1)
+	return err
 }
 
 // ldObject is an object with its keys expanded.
@@ -171,11 +185,42 @@ func (w *ldWalker) open(m map[string]any, ctx *ldContext) (*ldObject, error) {
 				continue
 			}
 			o.keywords[name] = m[key]
+		case strings.HasPrefix(name, "_:"):
+			if err := w.unsupported("a property is a blank node"); err != nil {
+				return nil, err
+			}
 		case HasScheme(name):
 			o.properties = append(o.properties, ldProperty{name, ctx.terms[key], m[key]})
 		}
 	}
 	return o, nil
+}
+
+// checkObject refuses objects that are of two kinds, and would lose what only the other kind says.
+func (w *ldWalker) checkObject(o *ldObject) error {
+	n := len(o.keywords) + len(o.properties)
+	if index, ok := o.keywords["@index"]; ok {
+		n--
+		if _, isText := index.(string); !isText {
+			return w.invalid("an @index is not a string")
+		}
+	}
+	if n > 1 && (o.has("@set") || o.has("@list")) {
+		return w.invalid("a @set or a @list has more keys")
+	}
+	if o.has("@value") {
+		for key := range o.keywords {
+			switch key {
+			case "@value", "@type", "@language", "@direction", "@index":
+				continue
+			}
+			return w.invalid("a literal has " + key)
+		}
+		if len(o.properties) > 0 {
+			return w.invalid("a literal has properties")
+		}
+	}
+	return nil
 }
 
 // node emits the triples of one node object and returns the node.
@@ -224,7 +269,18 @@ func (w *ldWalker) keyword(subject Term, name string, v any, ctx *ldContext, dep
 	case "@type":
 		return w.types(subject, v, ctx)
 	case "@included":
-		return w.nodes(v, ctx, depth+1)
+		items, ok := v.([]any)
+		if !ok {
+			items = []any{v}
+		}
+		for _, item := range items {
+			if _, isObject := item.(map[string]any); !isObject {
+				if err := w.invalid("what is @included is no node"); err != nil {
+					return err
+				}
+			}
+		}
+		return w.nodes(items, ctx, depth+1)
 	case "@graph":
 		if err := w.unsupported("a named graph"); err != nil {
 			return err
@@ -359,8 +415,9 @@ func (w *ldWalker) put(t Term, err error, put func(Term) error) error {
 // object is values for what is an object.
 func (w *ldWalker) object(p ldProperty, o *ldObject, depth int, put func(Term) error) error {
 	var t Term
-	var err error
+	err := w.checkObject(o)
 	switch {
+	case err != nil:
 	case o.has("@set"):
 		return w.values(p, o.keywords["@set"], o.ctx, depth+1, put)
 	case o.has("@list"):
@@ -499,8 +556,8 @@ func (w *ldWalker) literal(o *ldObject) (Term, error) {
 			return Term{}, err
 		}
 	}
-	if len(o.properties) > 0 || datatype != "" && language != "" {
-		if err := w.invalid("a literal has properties, or both a type and a language"); err != nil {
+	if datatype != "" && language != "" {
+		if err := w.invalid("a literal has both a type and a language"); err != nil {
 			return Term{}, err
 		}
 	}

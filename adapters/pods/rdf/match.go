@@ -61,6 +61,11 @@ func (m *matcher) step(n int) error {
 	return nil
 }
 
+// effort is how many steps it takes to look a triple up: long texts take longer.
+func effort(t Triple) int {
+	return 1 + (len(t.Subject.Value)+len(t.Predicate)+len(t.Object.Value))/256
+}
+
 // add adds a triple to the graph and to what indexes have been made.
 func (m *matcher) add(t Triple) {
 	if m.g.Has(t) {
@@ -90,10 +95,11 @@ func (m *matcher) solve(q query, found func([]Term) bool) error {
 			rest = append(rest, s)
 			continue
 		}
-		if err := m.step(1); err != nil {
+		t := Triple{s.terms[0], s.terms[1].Value, s.terms[2]}
+		if err := m.step(effort(t)); err != nil {
 			return err
 		}
-		if !m.g.Has(Triple{s.terms[0], s.terms[1].Value, s.terms[2]}) {
+		if !m.g.Has(t) {
 			return nil
 		}
 	}
@@ -139,10 +145,10 @@ func (m *matcher) search(rest []slots, values []Term, bound []bool, found func([
 		if !all {
 			at = candidates[i]
 		}
-		if err := m.step(1); err != nil {
+		t := m.all[at]
+		if err := m.step(effort(t)); err != nil {
 			return false, err
 		}
-		t := m.all[at]
 		if !m.g.Has(t) {
 			continue
 		}
@@ -184,6 +190,7 @@ func (m *matcher) candidates(s slots, values []Term, bound []bool) (at []int32, 
 			}
 			x = values[v]
 		}
+		m.steps += len(x.Value) / 256
 		if c := m.indexes[place][x]; !some || len(c) < len(at) {
 			at, some = c, true
 		}

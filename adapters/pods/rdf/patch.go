@@ -261,9 +261,6 @@ func (a *application) mappings(op operation) (variables map[string]int, found []
 // instance is a template with the values of its variables; false if that is no triple. Blank nodes
 // become new ones, the same ones for one mapping.
 func (a *application) instance(t pattern, variables map[string]int, values []Term, made map[Term]Term) (Triple, bool, error) {
-	if err := a.step(1); err != nil {
-		return Triple{}, false, err
-	}
 	terms := t.terms()
 	for i, x := range terms {
 		switch x.Kind {
@@ -282,5 +279,6 @@ func (a *application) instance(t pattern, variables map[string]int, values []Ter
 			terms[i] = made[x]
 		}
 	}
-	return Triple{terms[0], terms[1].Value, terms[2]}, terms[0].Kind != Literal && terms[1].Kind == IRI, nil
+	out := Triple{terms[0], terms[1].Value, terms[2]}
+	return out, terms[0].Kind != Literal && terms[1].Kind == IRI, a.step(effort(out))
 }

@@ -24,6 +24,7 @@ const (
 )
 
 const (
+	maxWritten  = 32 << 20 // bytes that Write writes, without escapes and punctuation
 	maxDepth    = 64       // how deeply a document may nest
 	maxIRI      = 4096     // bytes
 	maxExpanded = 32 << 20 // bytes of all IRIs as they are after prefixes and bases were applied

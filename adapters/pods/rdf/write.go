@@ -17,12 +17,26 @@ import (
 // Write writes triples as a document of one of the three media types. JSON-LD is in expanded form,
 // without a context. Labels of blank nodes that no document may have are replaced; two nodes never get
 // one label. A term that no document of RDF can hold, such as an IRI with a space, is an error, and
-// nothing is written.
+// nothing is written. So is a document that would be longer than any that Parse reads: one long subject
+// or literal that many triples share takes little memory, and is repeated here.
 func Write(w io.Writer, mediaType string, triples []Triple) error {
 	out := &writer{Writer: bufio.NewWriter(w), labels: map[string]string{}, taken: map[string]bool{}}
-	for _, t := range triples {
-		if err := checkTriple(t); err != nil {
-			return err
+	size := 0
+	for i, t := range triples {
+		subject := i == 0 || triples[i-1].Subject != t.Subject
+		predicate := i == 0 || triples[i-1].Predicate != t.Predicate
+		if subject && !validSubject(t.Subject) || predicate && !validTerm(iri(t.Predicate)) || !validTerm(t.Object) {
+			return errors.New("cannot write a triple: it has a term that RDF does not allow")
+		}
+		size += len(t.Object.Value) + len(t.Object.Datatype)
+		if subject || mediaType == MediaNTriples {
+			size += len(t.Subject.Value)
+		}
+		if predicate || mediaType == MediaNTriples {
+			size += len(t.Predicate)
+		}
+		if size > maxWritten {
+			return tooLarge("the document would be too long")
 		}
 		out.keep(t.Subject)
 		out.keep(t.Object)
@@ -49,14 +63,7 @@ func Write(w io.Writer, mediaType string, triples []Triple) error {
 	return out.Flush()
 }
 
-func checkTriple(t Triple) error {
-	ok := t.Subject.Kind <= Blank && validTerm(t.Subject) && t.Object.Kind <= Literal && validTerm(t.Object) &&
-		validTerm(iri(t.Predicate))
-	if !ok {
-		return errors.New("cannot write a triple: it has a term that RDF does not allow")
-	}
-	return nil
-}
+func validSubject(t Term) bool { return t.Kind != Literal && validTerm(t) }
 
 func validTerm(t Term) bool {
 	if !utf8.ValidString(t.Value) {
@@ -68,7 +75,7 @@ func validTerm(t Term) bool {
 	case Literal:
 		return (t.Datatype == "" || t.Language == "" && utf8.ValidString(t.Datatype) && validIRI(t.Datatype)) && languageTag(t.Language) == t.Language
 	}
-	return true
+	return t.Kind == Blank
 }
 
 // writer writes one document. Its errors are kept until Flush.

@@ -74,6 +74,7 @@ func TestAllowed(t *testing.T) {
 		"another origin":         {"[] " + public + "acl:origin <" + app + ">; acl:accessTo <./>; acl:mode acl:Read.", false, Agent{Origin: "https://evil.test"}, ""},
 		"no origin":              {"[] " + public + "acl:origin <" + app + ">; acl:accessTo <./>; acl:mode acl:Read.", false, Agent{}, ""},
 		"a broken origin":        {"[] " + public + "acl:origin '" + app + "'; acl:accessTo <./>; acl:mode acl:Read.", false, Agent{Origin: app}, ""},
+		"a broken origin, none":  {"[] " + public + "acl:origin '" + app + "'; acl:accessTo <./>; acl:mode acl:Read.", false, Agent{}, ""},
 		"an origin, no agent":    {"[] a acl:Authorization; acl:origin <" + app + ">; acl:accessTo <./>; acl:mode acl:Read.", false, Agent{IDs: []string{alice}, Origin: app}, ""},
 		"no rule about origins":  {"[] " + public + "acl:accessTo <./>; acl:mode acl:Read.", false, Agent{Origin: app}, "read"},
 		"origin of another rule": {"[] " + public + "acl:origin <" + app + ">; acl:accessTo <./>; acl:mode acl:Write. [] " + public + "acl:accessTo <./>; acl:mode acl:Read.", false, Agent{}, "read"},
