@@ -22,6 +22,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +89,47 @@ func openPlain(path string) (int, error) {
 
 // Path is the path with which the directory was opened.
 func (d *Directory) Path() string { return d.path }
+
+// Below opens the directory that names leads to, one component after the other, or the directory itself
+// again. It follows no symbolic link, so the result lies below d.
+func (d *Directory) Below(names ...string) (*Directory, error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(d.fd, ".", flags, 0)
+	for i := 0; err == nil && i < len(names); i++ {
+		above := fd
+		if err = component(names[i]); err == nil {
+			fd, err = unix.Openat(above, names[i], flags, 0)
+		}
+		unix.Close(above)
+	}
+	if err != nil {
+		return nil, d.fail("open", path.Join(names...), err)
+	}
+	return &Directory{path: path.Join(d.path, path.Join(names...)), fd: fd}, nil
+}
+
+// Readlink returns the target of a symbolic link in the directory.
+func (d *Directory) Readlink(name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	err := component(name)
+	n := 0
+	if err == nil {
+		n, err = unix.Readlinkat(d.fd, name, buf)
+	}
+	if err != nil {
+		return "", d.fail("readlink", name, err)
+	}
+	return string(buf[:n]), nil
+}
+
+// Watch adds a watch for the directory itself to an inotify descriptor (inotify(7)) and returns the watch.
+func (d *Directory) Watch(inotify int, mask uint32) (int, error) {
+	wd, err := unix.InotifyAddWatch(inotify, "/proc/self/fd/"+strconv.Itoa(d.fd), mask)
+	if err != nil {
+		return -1, d.fail("watch", "", err)
+	}
+	return wd, nil
+}
 
 // Close releases the descriptor.
 func (d *Directory) Close() error { return unix.Close(d.fd) }
@@ -235,12 +277,16 @@ func (d *Directory) WriteFile(name string, data []byte, mode fs.FileMode) error 
 }
 
 // Rename renames a file of the directory. It replaces an existing file of the new name.
-func (d *Directory) Rename(from, to string) error {
-	if err := errors.Join(component(from), component(to)); err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+func (d *Directory) Rename(from, to string) error { return d.Move(from, d, to) }
+
+// Move is Rename into another directory of the same file system.
+func (d *Directory) Move(from string, into *Directory, to string) error {
+	err := errors.Join(component(from), component(to))
+	if err == nil {
+		err = unix.Renameat(d.fd, from, into.fd, to)
 	}
-	if err := unix.Renameat(d.fd, from, d.fd, to); err != nil {
-		return &os.LinkError{Op: "rename", Old: path.Join(d.path, from), New: path.Join(d.path, to), Err: err}
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: path.Join(d.path, from), New: path.Join(into.path, to), Err: err}
 	}
 	return nil
 }
@@ -258,7 +304,8 @@ func (d *Directory) Remove(name string) error {
 
 // Entry is the result of Stat.
 type Entry struct {
-	Regular  bool
+	Regular  bool  // a regular file
+	Dir      bool  // a directory
 	Size     int64 // bytes
 	Modified time.Time
 }
@@ -272,7 +319,8 @@ func (d *Directory) Stat(name string) (Entry, error) {
 	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return Entry{}, d.fail("stat", name, err)
 	}
-	return Entry{Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size, Modified: time.Unix(st.Mtim.Unix())}, nil
+	kind := st.Mode & unix.S_IFMT
+	return Entry{Regular: kind == unix.S_IFREG, Dir: kind == unix.S_IFDIR, Size: st.Size, Modified: time.Unix(st.Mtim.Unix())}, nil
 }
 
 // Sync makes the names in the directory survive a crash of the machine. Where the file system cannot sync

@@ -340,3 +340,57 @@ func TestNoFreeInode(t *testing.T) {
 		})
 	}
 }
+
+// Below leads only to directories below, and Move takes a file there.
+func TestBelow(t *testing.T) {
+	top := t.TempDir()
+	for what, err := range map[string]error{
+		"tree": os.MkdirAll(filepath.Join(top, "a", "b"), 0o700), "file": os.WriteFile(filepath.Join(top, "file"), nil, 0o600),
+		"link": os.Symlink("a", filepath.Join(top, "link")), "out": os.Symlink("/", filepath.Join(top, "a", "out")),
+	} {
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	d, err := OpenDirectory(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for _, names := range [][]string{{"link"}, {"link", "b"}, {"a", "out"}, {"a", ".."}, {".."}, {"."}, {"a/b"}, {""}, {"file"}, {"none"}} {
+		if below, err := d.Below(names...); err == nil {
+			t.Errorf("%q leads to %s", names, below.Path())
+			below.Close()
+		}
+	}
+	below, err := d.Below("a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer below.Close()
+	if err := d.Move("file", below, "moved"); err != nil {
+		t.Fatal(err)
+	}
+	if entry, err := below.Stat("moved"); err != nil || !entry.Regular || entry.Dir {
+		t.Errorf("%+v, %v", entry, err)
+	}
+	for _, bad := range []string{"../x", "", "."} {
+		if err := below.Move("moved", d, bad); err == nil {
+			t.Errorf("moved to %q", bad)
+		}
+	}
+	if target, err := d.Readlink("link"); err != nil || target != "a" {
+		t.Errorf("link to %q, %v", target, err)
+	}
+	if _, err := d.Readlink("a"); err == nil {
+		t.Error("a directory is a link")
+	}
+	same, err := d.Below()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer same.Close()
+	if entry, err := same.Stat("a"); err != nil || !entry.Dir {
+		t.Errorf("%+v, %v", entry, err)
+	}
+}
