@@ -15,16 +15,20 @@ import (
 // ListenerURL is the address of a pod server of this box that listens on host and port. If it
 // listens on all addresses, the loopback address is used.
 func ListenerURL(host string, port int) string {
+	return "http://" + net.JoinHostPort(listenerHost(host), strconv.Itoa(port))
+}
+
+func listenerHost(host string) string {
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	switch {
 	case host == "" || err == nil && addr.Unmap().IsUnspecified() && addr.Unmap().Is4():
-		host = "127.0.0.1"
+		return "127.0.0.1"
 	case err == nil && addr.IsUnspecified():
-		host = "::1"
+		return "::1"
 	case err == nil:
-		host = addr.String()
+		return addr.String()
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+	return host
 }
 
 // escapePath writes a checked pod path the one way this client writes it: each

@@ -174,7 +174,7 @@ func (s *Solid) describe(ctx context.Context, c *session) error {
 		return nil
 	}
 	for _, ch := range channels {
-		if u, err := url.Parse(ch); err == nil && services[ch] && sameOrigin(u, s.base) {
+		if u, err := url.Parse(ch); err == nil && services[ch] && sameOrigin(u, s.base) && s.takesChannel(u) {
 			c.subscribe = append(c.subscribe, u.EscapedPath())
 		}
 	}
@@ -182,6 +182,12 @@ func (s *Solid) describe(ctx context.Context, c *session) error {
 		c.caps = append(c.caps, CapNotifications)
 	}
 	return nil
+}
+
+// takesChannel tells whether a subscription may be sent to an address of the server. In the box, another program may have had
+// the port and have named it: what is sent there is signed, and could be any container.
+func (s *Solid) takesChannel(u *url.URL) bool {
+	return s.class != adapters.ClassLocal || u.EscapedPath() == channelPath
 }
 
 // live is the session, or the error of a client without one.

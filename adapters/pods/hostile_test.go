@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -663,5 +664,54 @@ func TestRedirectedReadKeepsItsSecrets(t *testing.T) {
 	}
 	if s := <-leaked; s != "" {
 		t.Errorf("the other origin was told %q", s)
+	}
+}
+
+// The program on the port of the box's pod server may name any container as the place for subscriptions. What is sent there is
+// signed by the box.
+func TestTheLocalServerNamesNoPlaceForSubscriptions(t *testing.T) {
+	for class, c := range map[string]struct {
+		build func(Config) (*Solid, error)
+		want  string
+	}{"local": {NewLocal, channelPath}, "external": {NewExternal, "/priv/inbox/"}} {
+		var posted []string
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				posted = append(posted, r.URL.Path)
+			}
+			if r.URL.Path != wellKnownAt {
+				solidRoot(http.NotFound)(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "text/turtle")
+			fmt.Fprintf(w, "<> <%[1]ssubscription> </priv/inbox/>. </priv/inbox/> <%[1]schannelType> <%[1]sWebSocketChannel2023>.", notifications)
+		}))
+		t.Cleanup(srv.Close)
+		s := mustSolid(t, c.build, Config{BaseURL: srv.URL})
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Subscribe(t.Context(), "/c/")
+		if err == nil || !slices.Equal(posted, []string{c.want}) {
+			t.Errorf("%s: posted to %q: %v", class, posted, err)
+		}
+		if err := s.Disconnect(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Another program can listen on another address that "localhost" stands for.
+func TestTheLocalServerIsReachedAtItsListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: solidRoot(http.NotFound)}}
+	srv.Start()
+	defer srv.Close()
+	base := fmt.Sprintf("http://localhost:%d", l.Addr().(*net.TCPAddr).Port)
+	if err := mustSolid(t, NewLocal, Config{BaseURL: base, Listener: "127.0.0.2"}).Connect(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

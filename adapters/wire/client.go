@@ -143,11 +143,25 @@ func parseBase(cfg Config) (*url.URL, error) {
 
 // Transport makes a transport with limits for all that a peer can delay or lengthen, except for the
 // time and the body of an answer.
-func Transport() http.RoundTripper {
-	d := &net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second}
+func Transport() http.RoundTripper { return transport("") }
+
+// LocalTransport is Transport for a server of this box that listens on host. Another program may have had its port before. So each
+// request has a connection of its own, made after the request was signed, and one to "localhost" goes to that host alone, not to
+// another address of the loopback interface.
+func LocalTransport(host string) http.RoundTripper { return transport(host) }
+
+// transport makes a Transport if there is no listener, otherwise a LocalTransport.
+func transport(listener string) http.RoundTripper {
+	dial := hostname.Dial(&net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second})
 	return sysroots.Transport(&http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            hostname.Dial(d),
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if name, port, err := net.SplitHostPort(address); err == nil && listener != "" && hostname.Local(name) {
+				address = net.JoinHostPort(listener, port)
+			}
+			return dial(ctx, network, address)
+		},
+		DisableKeepAlives:      listener != "",
 		TLSHandshakeTimeout:    dialLimit,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        60 * time.Second,
@@ -226,7 +240,7 @@ func (c *Client) Do(ctx context.Context, r Request) (*Response, error) {
 }
 
 // retrying makes one attempt, and up to maxRetries more if r may be repeated and the error may be
-// temporary.
+// temporary. A request that was not accepted has had no effect and may be repeated.
 func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) (T, error) {
 	for try := 0; ; try++ {
 		res, err := attempt()
@@ -234,13 +248,15 @@ func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) 
 			return res, nil
 		}
 		last := adapters.AsError(err)
-		if try == maxRetries || !last.Retryable || !r.repeatable() || !Pause(ctx, retryDelay(try, last)) {
+		if try == maxRetries || !last.Retryable || !r.repeatable(last.Code) || !Pause(ctx, retryDelay(try, last)) {
 			return res, last
 		}
 	}
 }
 
-func (r Request) repeatable() bool { return (r.read() || r.Keyed) && r.Upload == nil }
+func (r Request) repeatable(after adapters.Code) bool {
+	return (r.read() || r.Keyed || after == adapters.CodeUnauthenticated) && r.Upload == nil
+}
 
 func (c *Client) key(ctx context.Context, r Request) string {
 	if !r.Keyed {

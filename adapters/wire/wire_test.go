@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -132,6 +133,62 @@ func TestOnlyPassingErrorsOfRepeatableCallsAreRetried(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A request that was not accepted had no effect: it is signed again, unless its body was read.
+func TestARequestThatWasNotAcceptedIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			upload io.Reader
+			again  string
+			want   int
+		}{{nil, "true", 2}, {nil, "false", 1}, {strings.NewReader("x"), "true", 1}} {
+			signed, sent := 0, 0
+			p := client(t, peer(func(r *http.Request) (*http.Response, error) {
+				if sent++; sent > 1 {
+					return answer(r, 204, "", ""), nil
+				}
+				return answer(r, 401, adapters.ProblemType, `{"code":"UNAUTHENTICATED","retryable":`+c.again+`}`), nil
+			}), Bearer(func() string { signed++; return "x" }))
+			_, err := p.Do(t.Context(), Request{Method: "POST", Upload: c.upload, UploadSize: -1})
+			if signed != c.want || (err == nil) != (c.want == 2) {
+				t.Errorf("upload %t, retryable %s: signed %d times: %v", c.upload != nil, c.again, signed, err)
+			}
+		}
+	})
+}
+
+// Each request to a server of this box has a connection of its own, and goes to its listener alone.
+func TestLocalTransport(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	var conns atomic.Int64
+	srv := &httptest.Server{Listener: l, Config: &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) }),
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateNew {
+				conns.Add(1)
+			}
+		},
+	}}
+	srv.Start()
+	defer srv.Close()
+	c, err := New(Config{Slot: adapters.SlotPods, BaseURL: "http://localhost:" + port, Key: "k", Transport: LocalTransport("127.0.0.2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		res, err := c.Do(t.Context(), Request{Method: "GET", Path: "/"})
+		if err != nil || string(res.Body) != "localhost:"+port {
+			t.Fatalf("%v, %v", res, err)
+		}
+	}
+	if n := conns.Load(); n != 2 {
+		t.Errorf("two requests over %d connections", n)
 	}
 }
 

@@ -94,6 +94,7 @@ func TestFirstBootMakesEverything(t *testing.T) {
 		p.keyFile(): 0o600, p.identityFile(): 0o640, p.cfg.Layout.Environment: 0o640, p.cfg.Layout.Identities: 0o700 | fs.ModeDir,
 	}
 	pod := filepath.Join(p.roots.SolidPods, "pods", o.Npub)
+	modes[filepath.Join(p.roots.SolidPods, ".acl")] = 0o640
 	for _, name := range []string{"profile.json", "did-nostr.json", ".acl", ".quota.json"} {
 		modes[filepath.Join(pod, name)] = 0o640
 	}
@@ -123,8 +124,10 @@ func TestFirstBootMakesEverything(t *testing.T) {
 	if env := string(read(t, p.cfg.Layout.Environment)); strings.Count(env, "\n") != 5 || !strings.Contains(env, "AGENTBOX_NPUB="+o.Npub+"\n") {
 		t.Errorf("identity.env is %q", env)
 	}
-	if acl := string(read(t, filepath.Join(pod, ".acl"))); !strings.Contains(acl, "acl:agent <"+o.DID+">") || !strings.Contains(acl, "acl:default") {
-		t.Errorf(".acl is %s", acl)
+	for _, of := range []string{pod, p.roots.SolidPods} {
+		if acl := string(read(t, filepath.Join(of, ".acl"))); !strings.Contains(acl, "acl:agent <"+o.DID+">") || !strings.Contains(acl, "acl:default") {
+			t.Errorf(".acl of %s is %s", of, acl)
+		}
 	}
 	var doc struct {
 		ID     string `json:"id"`
@@ -140,6 +143,18 @@ func TestFirstBootMakesEverything(t *testing.T) {
 	if doc.ID != o.DID || len(doc.Method) != 1 || doc.Method[0].ID != o.DID+"#key-0" || doc.Method[0].Hex != string(o.PublicKey) ||
 		len(doc.AlsoKnownAs) != 1 || !strings.HasSuffix(doc.AlsoKnownAs[0], "/pods/"+o.Npub+"/profile.json#me") {
 		t.Errorf("DID document: %+v", doc)
+	}
+}
+
+// In a tree that has pods, no access list is made for what is beside them.
+func TestTreeWithPodsGetsNoAccessList(t *testing.T) {
+	p := newPlace(t)
+	if err := os.MkdirAll(filepath.Join(p.roots.SolidPods, "pods"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	p.open(t)
+	if _, err := os.Stat(filepath.Join(p.roots.SolidPods, ".acl")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the tree has an access list: %v", err)
 	}
 }
 
@@ -356,6 +371,9 @@ func TestRotation(t *testing.T) {
 	acl := string(read(t, filepath.Join(pods, second.Npub, ".acl")))
 	if !strings.Contains(acl, second.DID) || strings.Contains(acl, string(first.PublicKey)) || !strings.Contains(acl, "a friend") {
 		t.Errorf(".acl after the rotation:\n%s", acl)
+	}
+	if all := string(read(t, filepath.Join(p.roots.SolidPods, ".acl"))); !strings.Contains(all, second.DID) || strings.Contains(all, string(first.PublicKey)) {
+		t.Errorf(".acl of the tree after the rotation:\n%s", all)
 	}
 	if got := read(t, filepath.Join(pods, first.Npub, "events", "inbox", "m.json")); string(got) != "mail" {
 		t.Error("the pod's old name leads nowhere")

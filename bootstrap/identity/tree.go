@@ -41,6 +41,9 @@ func (s *Store) prepareTree(o *Opened) error {
 			return err
 		}
 	}
+	if err := s.prepareRoot(o); err != nil {
+		return fmt.Errorf("cannot write the access list of all pods: %w", err)
+	}
 	dir := s.podDir(o.Npub)
 	for _, sub := range podDirectories {
 		if err := s.cfg.Files.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
@@ -57,6 +60,27 @@ func (s *Store) prepareTree(o *Opened) error {
 		if err := s.cfg.Files.CreateFile(path, d.content, 0o640); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("cannot write the pod's %s: %w", d.name, err)
 		}
+	}
+	return nil
+}
+
+// prepareRoot gives the box the rights to a tree that has no pods yet, beside its own pod: without an access list, a Solid server
+// refuses everything. In a tree that has pods, an operator may have left the list out on purpose.
+func (s *Store) prepareRoot(o *Opened) error {
+	list := filepath.Join(s.cfg.Layout.Pods, ".acl")
+	if o.Previous != "" {
+		if err := s.succeed(list, o.Previous, o.PublicKey); err != nil {
+			return err
+		}
+	}
+	if _, err := s.cfg.Files.Lstat(filepath.Join(s.cfg.Layout.Pods, "pods")); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.cfg.Files.MkdirAll(s.cfg.Layout.Pods, 0o755); err != nil {
+		return err
+	}
+	if err := s.cfg.Files.CreateFile(list, o.acl(), 0o640); !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	return nil
 }

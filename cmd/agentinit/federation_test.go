@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -226,6 +229,74 @@ func TestTokenWithANewline(t *testing.T) {
 	}
 	if p, err := (&hosting{b: b}).principal("shared"); err != nil || p.ID != "federation-token" {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// The local pod server gets the box's signature, also of a body that is streamed, and a token only if it is for the slot. It never
+// gets the token of the federation: the program that listens on its port would have it.
+func TestCredentialOfTheLocalPods(t *testing.T) {
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const url = "http://127.0.0.1:8484/x"
+	verify := func(header string, hasBody bool) nip98.Token {
+		t.Helper()
+		token, err := nip98.Verify(header, nip98.Request{Method: "PUT", URL: url, HasBody: hasBody}, time.Now())
+		if err != nil || token.Pubkey != string(key.Public()) {
+			t.Fatalf("%q: %v", header, err)
+		}
+		return token
+	}
+	for _, c := range []struct {
+		manifest string
+		env      map[string]string
+		signer   *identity.Signer
+		bearer   string // "" means a signature
+	}{
+		{"", map[string]string{federationToken: "shared"}, identity.NewSigner(key), ""},
+		{"", map[string]string{"AGENTBOX_PODS_TOKEN": "own"}, identity.NewSigner(key), "own"},
+		{"", map[string]string{federationToken: "shared"}, nil, "shared"},
+		{"[slots.pods]\nauth = \"nip98\"\n", map[string]string{"AGENTBOX_PODS_TOKEN": "own"}, identity.NewSigner(key), ""},
+		{"[slots.pods]\ntoken_env = \"T\"\n", map[string]string{"T": "mine"}, identity.NewSigner(key), "mine"},
+	} {
+		m, doc := manifestOf(t, c.manifest)
+		b := &box{core: &core{}, env: c.env}
+		b.self = &self{b: b, signer: c.signer}
+		auth := b.podCredential(m, doc)
+		r := httptest.NewRequest(http.MethodPut, url, nil)
+		if err := auth.Authorize(r, []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if header := r.Header.Get("Authorization"); c.bearer != "" {
+			if header != "Bearer "+c.bearer {
+				t.Errorf("%q, %v: %s", c.manifest, c.env, header)
+			}
+			continue
+		} else if !verify(header, true).Matches(sha256.Sum256([]byte("hello"))) {
+			t.Error("the signature is not for the body")
+		}
+		if c.manifest != "" {
+			continue
+		}
+		r = httptest.NewRequest(http.MethodPut, url, strings.NewReader("streamed"))
+		if err := auth.Authorize(r, nil); err != nil {
+			t.Fatal(err)
+		}
+		header := r.Header.Get("Authorization")
+		token, err := nip98.Verify(header, nip98.Request{Method: "PUT", URL: url, HasBody: true, AtEnd: true}, time.Now())
+		if err != nil || r.ContentLength != -1 || r.Trailer.Get(nip98.Trailer) != "" {
+			t.Errorf("a streamed body is signed before it is known: %v", err)
+		}
+		if _, err := nip98.Verify(header, nip98.Request{Method: "PUT", URL: url}, time.Now()); err == nil {
+			t.Error("the signature before the body is good without that after it")
+		}
+		if _, err := io.ReadAll(r.Body); err != nil {
+			t.Fatal(err)
+		}
+		if end := verify(r.Trailer.Get(nip98.Trailer), true); !end.Matches(sha256.Sum256([]byte("streamed"))) || !end.Created.Equal(token.Created) {
+			t.Error("the signature after the body is not for it, or of another time")
+		}
 	}
 }
 

@@ -87,7 +87,8 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 		adapters.SlotPods: {
 			"local-solid-rs": func() (adapters.Adapter, error) {
 				return adapter(pods.NewLocal(pods.Config{
-					BaseURL: podBase(m.Integrations.SolidPodRS, doc), Auth: b.credential(adapters.SlotPods, m.Slots.Pods.Auth, m.Slots.Pods.TokenEnv), UserAgent: agent,
+					BaseURL: podBase(m.Integrations.SolidPodRS, doc), Auth: b.podCredential(m, doc), UserAgent: agent,
+					Listener: m.Integrations.SolidPodRS.Bind,
 				}))
 			},
 			"external": func() (adapters.Adapter, error) {

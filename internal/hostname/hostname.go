@@ -54,7 +54,7 @@ func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address str
 		if _, err := netip.ParseAddr(host); err == nil || host == "" {
 			return d.DialContext(ctx, network, address)
 		}
-		if local(host) {
+		if Local(host) {
 			return dialLoopback(ctx, d, network, port)
 		}
 	}
@@ -66,7 +66,7 @@ func (r *resolver) dial(ctx context.Context, d *net.Dialer, network, address str
 
 // LookupHost is that of net.DefaultResolver, for names that Dial would look up.
 func LookupHost(ctx context.Context, host string) ([]string, error) {
-	if local(host) {
+	if Local(host) {
 		return loopback, nil
 	}
 	if err := system.check(ctx); err != nil {
@@ -75,8 +75,8 @@ func LookupHost(ctx context.Context, host string) ([]string, error) {
 	return net.DefaultResolver.LookupHost(ctx, host)
 }
 
-// local tells whether a name always means this machine (RFC 6761, section 6.3).
-func local(host string) bool {
+// Local tells whether a name always means this machine (RFC 6761, section 6.3).
+func Local(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -298,6 +300,41 @@ func TestReplayIsBounded(t *testing.T) {
 	}
 }
 
+// A key cannot fill the memory for others, and no number of keys that for who has room of its own.
+func TestReplayHasShares(t *testing.T) {
+	var r nip98.Replay
+	n := 0
+	use := func(key string, use func(nip98.Token, time.Time) error) (held int) {
+		for {
+			n++
+			if err := use(nip98.Token{ID: strconv.Itoa(n), Pubkey: key, Created: now}, now); err != nil {
+				if nip98.ReasonOf(err) != nip98.ReasonFull {
+					t.Fatal(err)
+				}
+				return held
+			}
+			held++
+		}
+	}
+	for i := range 10 {
+		if got := use(strconv.Itoa(i), r.UseShared); got != 10_000 {
+			t.Errorf("key %d has room for %d tokens", i, got)
+		}
+	}
+	if got := use("one more", r.UseShared); got != 0 {
+		t.Errorf("beyond all shares is room for %d tokens", got)
+	}
+	if got := use("0", r.Use); got != 100_000 {
+		t.Errorf("outside of shares is room for %d tokens", got)
+	}
+	if err := r.Use(nip98.Token{ID: "1", Created: now}, now); nip98.ReasonOf(err) != nip98.ReasonReplay {
+		t.Errorf("a token of a share, used outside of it: %v", err)
+	}
+	if err := r.UseShared(nip98.Token{ID: "later", Pubkey: "0"}, now.Add(3*time.Minute)); err != nil {
+		t.Errorf("no room after three minutes: %v", err)
+	}
+}
+
 // Property: a token is good for its own request and for no other.
 func TestTokenIsForOneRequest(t *testing.T) {
 	k := key(t)
@@ -319,6 +356,40 @@ func TestTokenIsForOneRequest(t *testing.T) {
 			t.Errorf("a token for %v lets %v in", requests[0], requests[1])
 		}
 	})
+}
+
+// A token for a body that is signed at its end holds only together with that signature, and no other token does. Signed headers are
+// compared where the server knows them.
+func TestFurtherTags(t *testing.T) {
+	k := key(t)
+	sum := sha256.Sum256([]byte("x"))
+	signed := http.Header{"If-None-Match": {"*"}, "Accept": {"a/b"}}
+	same := nip98.HeaderDigest(http.Header{"If-None-Match": {" * "}, "Accept": {"c/d"}})
+	for name, c := range map[string]struct {
+		payload *[sha256.Size]byte
+		more    nostr.Tags
+		r       nip98.Request
+		ok      bool
+	}{
+		"at its end":             {nil, nostr.Tags{nip98.AtEnd()}, nip98.Request{HasBody: true, AtEnd: true}, true},
+		"without the end":        {nil, nostr.Tags{nip98.AtEnd()}, nip98.Request{HasBody: true}, false},
+		"without a body":         {nil, nostr.Tags{nip98.AtEnd()}, nip98.Request{}, false},
+		"not marked":             {nil, nil, nip98.Request{AtEnd: true}, false},
+		"for a whole body":       {&sum, nil, nip98.Request{HasBody: true, AtEnd: true}, false},
+		"the headers":            {nil, nostr.Tags{nip98.Headers(signed)}, nip98.Request{HeaderDigest: same}, true},
+		"other headers":          {nil, nostr.Tags{nip98.Headers(signed)}, nip98.Request{HeaderDigest: nip98.HeaderDigest(nil)}, false},
+		"headers unknown here":   {nil, nostr.Tags{nip98.Headers(signed)}, nip98.Request{}, true},
+		"headers without a word": {nil, nil, nip98.Request{HeaderDigest: same}, true},
+	} {
+		header, err := nip98.AuthorizationFor(k, "PUT", target, c.payload, now, c.more...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.r.Method, c.r.URL = "PUT", target
+		if _, err := nip98.Verify(header, c.r, now); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func FuzzVerify(f *testing.F) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,10 @@ type Request struct {
 	URL string
 	// HasBody says that the body is not empty. Then its digest must be in the token.
 	HasBody bool
+	// AtEnd says that the token for the body is in the Trailer. Then this token must say so too.
+	AtEnd bool
+	// HeaderDigest is compared with the one in the token, if that has one (Headers); "" = it is not compared.
+	HeaderDigest string
 }
 
 // Token is a token with a valid signature.
@@ -125,7 +130,10 @@ func checkTags(e *nostr.Event, r Request) (*[sha256.Size]byte, error) {
 	if !strings.EqualFold(method, r.Method) {
 		return nil, refuse(ReasonMethod, "the method tag is not the method of this request")
 	}
-	return payload(e.Tags, r.HasBody)
+	if err := headers(e.Tags, r.HeaderDigest); err != nil {
+		return nil, err
+	}
+	return payload(e.Tags, r)
 }
 
 // single is the value of the only tag of that name.
@@ -146,16 +154,37 @@ func single(tags nostr.Tags, name string, reason Reason) (string, error) {
 	return found[1], nil
 }
 
-func payload(tags nostr.Tags, wanted bool) (*[sha256.Size]byte, error) {
-	for _, tag := range tags {
-		wanted = wanted || len(tag) > 0 && tag[0] == "payload"
+func has(tags nostr.Tags, name string) bool {
+	return slices.ContainsFunc(tags, func(tag nostr.Tag) bool { return len(tag) > 0 && tag[0] == name })
+}
+
+func headers(tags nostr.Tags, digest string) error {
+	if digest == "" || !has(tags, headersTag) {
+		return nil
 	}
-	if !wanted {
+	text, err := single(tags, headersTag, ReasonPayload)
+	if err != nil {
+		return err
+	}
+	if text != digest {
+		return refuse(ReasonPayload, "the headers tag is not the SHA-256 of the headers")
+	}
+	return nil
+}
+
+func payload(tags nostr.Tags, r Request) (*[sha256.Size]byte, error) {
+	if !r.HasBody && !r.AtEnd && !has(tags, "payload") {
 		return nil, nil
 	}
 	text, err := single(tags, "payload", ReasonPayload)
 	if err != nil {
 		return nil, err
+	}
+	if r.AtEnd {
+		if text != atEnd {
+			return nil, refuse(ReasonPayload, "the payload tag does not say that the body is signed at its end")
+		}
+		return nil, nil
 	}
 	var digest [sha256.Size]byte
 	if n, err := hex.Decode(digest[:], []byte(strings.ToLower(cut(text, 2*len(digest)+1)))); err != nil || n != len(digest) {
