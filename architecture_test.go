@@ -80,6 +80,7 @@ var arrows = map[string][]string{
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rdf", "adapters/pods/rebase", "internal/escape", "internal/hostname", "internal/outbound", "internal/sysroots"},
 	"adapters/pods/rdf":     {"internal/escape", "internal/ijson"},
 	"adapters/pods/rebase":  {"adapters/pods/rdf"}, // moves RDF from one address to another
+	"adapters/pods/solid":   {"adapters", "adapters/pods/rdf", "adapters/pods/wac", "internal/idle", "internal/problem", "internal/rate", "internal/safeopen"},
 	"adapters/pods/wac":     {"adapters/pods/rdf"},
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/ijson", "internal/outbound", "internal/sleep", "internal/slowcall"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},

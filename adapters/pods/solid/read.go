@@ -1,0 +1,383 @@
+package solid
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/wac"
+)
+
+// The terms of listings and of the storage description.
+const (
+	ldp           = "http://www.w3.org/ns/ldp#"
+	rdfType       = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
+	dctModified   = "http://purl.org/dc/terms/modified"
+	posixSize     = "http://www.w3.org/ns/posix/stat#size"
+	posixMtime    = "http://www.w3.org/ns/posix/stat#mtime"
+	ianaTypes     = "http://www.w3.org/ns/iana/media-types/"
+	notifications = "http://www.w3.org/ns/solid/notifications#"
+	pimStorage    = "http://www.w3.org/ns/pim/space#Storage"
+	storageRel    = "http://www.w3.org/ns/solid/terms#storageDescription"
+	xsd           = "http://www.w3.org/2001/XMLSchema#"
+)
+
+// get answers GET, HEAD and OPTIONS.
+func (q *request) get() error {
+	if err := q.allow(need{q.at, wac.Read}); err != nil {
+		return err
+	}
+	if q.at.container {
+		return q.getContainer()
+	}
+	f, doc, err := q.s.store.open(q.at)
+	if err != nil {
+		q.methods("")
+		return err
+	}
+	defer f.Close()
+	q.methods(doc.contentType)
+	q.links()
+	if q.r.Method == http.MethodOptions {
+		q.w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	offers := []string{doc.contentType}
+	if isRDF(doc.contentType) {
+		offers = append(offers, without(rdfTypes, bare(doc.contentType))...)
+	}
+	as, err := q.negotiate(offers)
+	if err != nil {
+		return err
+	}
+	q.allowLonger()
+	h := q.w.Header()
+	h.Set("Content-Type", as)
+	if as == doc.contentType {
+		h.Set("ETag", quoted(doc.etag, ""))
+		http.ServeContent(q.w, q.r, "", doc.modified, f)
+		return nil
+	}
+	done, err := q.work()
+	if err != nil {
+		return err
+	}
+	body := q.s.store.spool("this form of the document")
+	defer body.close()
+	doc, err = q.s.convert(body, q.at, as)
+	done()
+	if err != nil {
+		return err
+	}
+	h.Set("ETag", quoted(doc.etag, as))
+	http.ServeContent(q.w, q.r, "", doc.modified, body.reader())
+	return nil
+}
+
+func without(list []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one })
+}
+
+// convert writes a document in another form of RDF.
+func (s *Server) convert(w io.Writer, r resource, as string) (document, error) {
+	raw, doc, err := s.store.read(r, maxRDF)
+	if err != nil {
+		return doc, err
+	}
+	triples, err := s.parse(doc.contentType, raw, r)
+	if err != nil {
+		return doc, faulty(adapters.CodeUnsupported, "the document has only the form %s: it %s", doc.contentType, err).with(http.StatusNotAcceptable)
+	}
+	return doc, write(w, as, triples, "this form of the document")
+}
+
+// write writes RDF. Its errors are faults.
+func write(w io.Writer, as string, triples []rdf.Triple, what string) error {
+	err := rdf.Write(w, as, triples)
+	if _, ok := errors.AsType[*fault](err); err == nil || ok {
+		return err
+	}
+	if errors.Is(err, rdf.ErrTooLarge) {
+		return overLimit(what, maxAnswer)
+	}
+	return broken(what+" cannot be written", err)
+}
+
+// quoted is the ETag of a document in the form as; "" is the form in which it is stored.
+func quoted(etag, as string) string {
+	if as != "" {
+		etag += "-" + as[strings.LastIndexByte(as, '/')+1:]
+	}
+	return `"` + etag + `"`
+}
+
+// negotiate chooses among media types by the Accept header (RFC 9110, 12.5.1), the first of equals.
+func (q *request) negotiate(offers []string) (string, error) {
+	accept := strings.Join(q.r.Header.Values("Accept"), ",")
+	if strings.TrimSpace(accept) == "" {
+		return offers[0], nil
+	}
+	best, weight := "", 0.0
+	for _, offer := range offers {
+		if w := weightOf(accept, bare(offer)); w > weight {
+			best, weight = offer, w
+		}
+	}
+	if best == "" {
+		return "", faulty(adapters.CodeUnsupported, "the resource has the media types %s, and the request accepts none of them", strings.Join(offers, ", ")).with(http.StatusNotAcceptable)
+	}
+	return best, nil
+}
+
+// weightOf is the q of the most specific media range in accept that matches offer; 0 if none matches.
+func weightOf(accept, offer string) float64 {
+	kind, _, _ := strings.Cut(offer, "/")
+	weight, specific := 0.0, 0
+	for one := range strings.SplitSeq(accept, ",") {
+		mt, params, err := mime.ParseMediaType(one)
+		if err != nil {
+			continue
+		}
+		n := map[string]int{"*/*": 1, kind + "/*": 2, offer: 3}[mt]
+		if n <= specific {
+			continue
+		}
+		q := 1.0
+		if v, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(v, 64); err != nil {
+				continue
+			}
+		}
+		weight, specific = q, n
+	}
+	return weight
+}
+
+func methodsOf(r resource) string {
+	switch {
+	case r.isRoot():
+		return "GET, HEAD, OPTIONS, POST"
+	case r.container:
+		return "GET, HEAD, OPTIONS, PUT, POST, DELETE"
+	}
+	return "GET, HEAD, OPTIONS, PUT, PATCH, DELETE"
+}
+
+// methods tells what the resource takes. contentType is "" for a document that does not exist.
+func (q *request) methods(contentType string) {
+	h := q.w.Header()
+	h.Set("Allow", methodsOf(q.at))
+	if q.at.container {
+		h.Set("Accept-Post", "*/*")
+		return
+	}
+	var patches []string
+	if contentType == "" || isRDF(contentType) {
+		patches = append(patches, n3Patch, sparqlUpdate)
+	}
+	if isJSON(contentType) {
+		patches = append(patches, jsonPatch)
+	}
+	if patches != nil {
+		h.Set("Accept-Patch", strings.Join(patches, ", "))
+	}
+	h.Set("Accept-Put", "*/*")
+}
+
+// links are the web links of a resource (Solid Protocol, 4 and 5).
+func (q *request) links() {
+	h := q.w.Header()
+	link := func(target, rel string) { h.Add("Link", "<"+target+`>; rel="`+rel+`"`) }
+	subject, _ := q.at.subject()
+	link(q.s.iri(subject.beside(".acl")), "acl")
+	if subject.path() == q.at.path() {
+		link(q.s.iri(subject.beside(".meta")), "describedby")
+	}
+	link(ldp+"Resource", "type")
+	if q.at.container {
+		link(ldp+"Container", "type")
+		link(ldp+"BasicContainer", "type")
+	}
+	if q.at.isRoot() {
+		link(pimStorage, "type")
+	}
+	link(q.s.origin+wellKnown, storageRel)
+}
+
+func (q *request) getContainer() error {
+	if _, err := q.s.store.stat(q.at); err != nil {
+		return err
+	}
+	q.methods("")
+	q.links()
+	if q.r.Method == http.MethodOptions {
+		q.w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	as, err := q.negotiate(rdfTypes)
+	if err != nil {
+		return err
+	}
+	done, err := q.work()
+	if err != nil {
+		return err
+	}
+	body := q.s.store.spool("the listing")
+	defer body.close()
+	modified, err := q.s.list(body, q.at, as)
+	done()
+	if err != nil {
+		return err
+	}
+	q.allowLonger()
+	q.w.Header().Set("Content-Type", as)
+	q.w.Header().Set("ETag", body.tag())
+	http.ServeContent(q.w, q.r, "", modified, body.reader())
+	return nil
+}
+
+// list writes the listing of a container.
+func (s *Server) list(w io.Writer, r resource, as string) (modified time.Time, err error) {
+	members, modified, err := s.store.list(r)
+	if err != nil {
+		return modified, err
+	}
+	least := 0
+	for _, m := range members {
+		least += 2*len(s.iri(m.resource)) + 120 // each form has the IRI twice, and the time
+	}
+	if least > maxAnswer {
+		return modified, overLimit("the listing", maxAnswer)
+	}
+	return modified, write(w, as, s.listing(r, members), "the listing")
+}
+
+// listing describes a container and its members (LDP 1.0, 5.2).
+func (s *Server) listing(r resource, members []member) []rdf.Triple {
+	here := s.iri(r)
+	out := typesAre(here, ldp+"Resource", ldp+"Container", ldp+"BasicContainer")
+	for _, m := range members {
+		at := s.iri(m.resource)
+		out = append(out, statement(here, ldp+"contains", iri(at)))
+	}
+	for _, m := range members {
+		at := s.iri(m.resource)
+		types := []string{ldp + "Resource"}
+		if m.container {
+			types = append(types, ldp+"Container", ldp+"BasicContainer")
+		} else if mt := bare(m.contentType); mt != "" {
+			types = append(types, ianaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
+		}
+		out = append(out, typesAre(at, types...)...)
+		out = append(out,
+			statement(at, dctModified, literal(m.modified.UTC().Format("2006-01-02T15:04:05.000Z"), "dateTime")),
+			statement(at, posixMtime, literal(fmt.Sprint(m.modified.Unix()), "integer")))
+		if !m.container {
+			out = append(out, statement(at, posixSize, literal(fmt.Sprint(m.size), "integer")))
+		}
+	}
+	return out
+}
+
+func iri(value string) rdf.Term { return rdf.Term{Kind: rdf.IRI, Value: value} }
+
+func literal(value, datatype string) rdf.Term {
+	return rdf.Term{Kind: rdf.Literal, Value: value, Datatype: xsd + datatype}
+}
+
+func statement(subject, predicate string, object rdf.Term) rdf.Triple {
+	return rdf.Triple{Subject: iri(subject), Predicate: predicate, Object: object}
+}
+
+func typesAre(subject string, types ...string) []rdf.Triple {
+	var out []rdf.Triple
+	for _, t := range types {
+		out = append(out, statement(subject, rdfType, iri(t)))
+	}
+	return out
+}
+
+const (
+	wellKnown = "/.well-known/solid"
+	health    = "/health"
+)
+
+// own returns the answer to a request for something of the server itself; nil if the path names a resource.
+func (q *request) own() func() error {
+	p := q.r.URL.Path
+	did, isDID := strings.CutPrefix(p, "/did:nostr:")
+	var answer func() error
+	switch {
+	case p == health:
+		answer = func() error { return q.plain("application/json", []byte(`{"status":"ok"}`+"\n")) }
+	case p == wellKnown:
+		answer = q.description
+	case isDID && q.s.cfg.Document != nil:
+		answer = func() error { return q.did(did) }
+	case p == channelPath && q.s.hub != nil:
+		return func() error { return q.s.hub.subscribe(q) }
+	default:
+		return nil
+	}
+	return func() error {
+		if q.r.Method != http.MethodGet && q.r.Method != http.MethodHead {
+			return q.noMethod("GET, HEAD")
+		}
+		return answer()
+	}
+}
+
+func (q *request) plain(contentType string, body []byte) error {
+	q.w.Header().Set("Content-Type", contentType)
+	http.ServeContent(q.w, q.r, "", time.Time{}, bytes.NewReader(body))
+	return nil
+}
+
+// description tells clients what the server has (Solid Protocol, 4.1; Solid Notifications Protocol, 3).
+func (q *request) description() error {
+	as, err := q.negotiate(rdfTypes)
+	if err != nil {
+		return err
+	}
+	storage := q.s.iri(root())
+	triples := typesAre(storage, pimStorage)
+	if q.s.hub != nil {
+		channel := q.s.origin + channelPath
+		triples = append(triples,
+			statement(storage, notifications+"subscription", iri(channel)),
+			statement(channel, notifications+"channelType", iri(notifications+"WebSocketChannel2023")),
+			statement(channel, notifications+"feature", iri(notifications+"state")))
+	}
+	var body bytes.Buffer
+	if err := rdf.Write(&body, as, triples); err != nil {
+		return err
+	}
+	return q.plain(as, body.Bytes())
+}
+
+// did answers with a DID document (DID Core 1.0). The name contains its own key, so every valid name has one; that of a pod
+// here is the one in the pod, if everyone may read it.
+func (q *request) did(name string) error {
+	body, pod, ok := q.s.cfg.Document("did:nostr:" + name)
+	if !ok {
+		return faulty(adapters.CodeValidation, "the name is not did:nostr: with 64 lower-case hexadecimal digits or an npub")
+	}
+	at := resource{names: []string{"pods", pod, "did-nostr.json"}}
+	own, _, err := q.s.store.read(at, maxRDF)
+	var doc, generated struct{ ID string }
+	if err == nil && q.public(at) && json.Unmarshal(own, &doc) == nil && json.Unmarshal(body, &generated) == nil && doc.ID == generated.ID {
+		body = own
+	}
+	return q.plain("application/did+ld+json", body)
+}

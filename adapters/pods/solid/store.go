@@ -1,0 +1,729 @@
+package solid
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+)
+
+const (
+	dirMode  = 0o750
+	fileMode = 0o640
+	// privateDir holds temporary files and containers that are being deleted; typesDir, in each container that needs it,
+	// the media types of documents. No path of a request can name them: they begin with a dot.
+	privateDir = ".pod-server"
+	typesDir   = ".types"
+	maxTypes   = 4 << 10 // bytes of a file in typesDir
+	maxLeft    = 10_000  // leftovers that one start removes
+	maxMembers = 100_000 // of a container, as much as the client of the slot reads
+)
+
+// store is the tree of files. Every path is opened one name after the other below the root, without symbolic
+// links.
+type store struct {
+	root    *safeopen.Directory
+	private *safeopen.Directory
+	lock    *os.File // private: one server at a time has a tree
+
+	// mu makes a document and its media type change together. It is held while names change, never while a
+	// body is read or written.
+	mu   sync.RWMutex
+	last int64 // the modification time of the latest document, in nanoseconds
+}
+
+// openStore opens the tree, and removes what an earlier server has left half done. warn gets what does not prevent its use.
+func openStore(dir string, warn func(path, what string, err error)) (*store, error) {
+	top, err := safeopen.MakeDirectory(dir, dirMode)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{root: top}
+	if err = top.Mkdir(privateDir, 0o700); errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err == nil {
+		s.private, err = top.Below(privateDir)
+	}
+	if err == nil {
+		err = s.own(warn)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	count := 0
+	left, err := s.private.Names(func(string) bool { count++; return count <= maxLeft }, maxLeft)
+	for _, name := range left {
+		err = errors.Join(err, s.private.RemoveAll(name))
+	}
+	if count > maxLeft {
+		err = errors.Join(err, fmt.Errorf("there are %d files, and one start removes %d", count, maxLeft))
+	}
+	if err != nil {
+		warn("/"+privateDir, "what an earlier server has left cannot be removed", err)
+	}
+	return s, nil
+}
+
+// own locks the private directory, and refuses one of a user who could exchange the files in it.
+func (s *store) own(warn func(path, what string, err error)) error {
+	var err error
+	if s.lock, err = s.root.OpenAny(privateDir, os.O_RDONLY|unix.O_DIRECTORY); err != nil {
+		return err
+	}
+	var st, above unix.Stat_t
+	err = unix.Fstat(int(s.lock.Fd()), &st)
+	if err == nil {
+		err = unix.Stat(s.root.Path(), &above)
+	}
+	if err != nil {
+		return err
+	}
+	uid := uint32(os.Geteuid())
+	if st.Uid != uid && st.Uid != 0 && st.Uid != above.Uid { // the owner of the tree can do all that anyway
+		return fmt.Errorf("%s belongs to user %d, who could exchange what is received; remove it", s.lock.Name(), st.Uid)
+	}
+	if st.Uid == uid && st.Mode&0o077 != 0 {
+		if err := s.lock.Chmod(0o700); err != nil {
+			return err
+		}
+	}
+	err = unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another server serves %s", s.root.Path())
+	}
+	if err != nil { // a file system without locks
+		warn("/"+privateDir, "nothing prevents that a second server serves the tree too", err)
+	}
+	return nil
+}
+
+func (s *store) close() error {
+	err := s.root.Close()
+	if s.private != nil {
+		err = errors.Join(err, s.private.Close())
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
+
+// document describes a stored document.
+type document struct {
+	etag        string // strong, without quotes
+	contentType string
+	modified    time.Time
+	size        int64
+	inode       uint64
+}
+
+// describe makes the ETag of the facts that change with each write. A document is never changed in place by this
+// server, and each gets a modification time of its own.
+func describe(info fs.FileInfo) document {
+	d := document{modified: info.ModTime(), size: info.Size()}
+	changed := int64(0)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		d.inode, changed = st.Ino, st.Ctim.Nano()
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d", d.inode, d.size, d.modified.UnixNano(), changed))
+	d.etag = hex.EncodeToString(sum[:12])
+	return d
+}
+
+// absent is the error for a resource that does not exist, strange that for a name of what is no document, such as a link or
+// a FIFO. Both are 404 for clients, but an access list that is strange denies.
+var (
+	absent  = &fault{code: adapters.CodeNotFound, text: "there is no such resource"}
+	strange = &fault{code: adapters.CodeNotFound, text: "there is no such document"}
+)
+
+// missing tells whether an error of the file system means that the path leads to no document or container.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, safeopen.ErrUnsafe)
+}
+
+// below opens the directory of a container.
+func (s *store) below(r resource) (*safeopen.Directory, error) {
+	d, err := s.root.Below(s.renamed(r.names)...)
+	if missing(err) {
+		return nil, absent
+	}
+	if err != nil {
+		return nil, broken("the container cannot be opened", err)
+	}
+	return d, nil
+}
+
+// renamed follows the one link that agentinit makes in the tree: after a rotation of the box's key, the former
+// name of its pod leads to the present one (package bootstrap/identity).
+func (s *store) renamed(names []string) []string {
+	if len(names) < 2 || names[0] != "pods" || !strings.HasPrefix(names[1], "npub1") {
+		return names
+	}
+	pods, err := s.root.Below("pods")
+	if err != nil {
+		return names
+	}
+	defer pods.Close()
+	target, err := pods.Readlink(names[1])
+	if err != nil || !strings.HasPrefix(target, "npub1") || strings.Contains(target, "/") {
+		return names
+	}
+	return append([]string{"pods", target}, names[2:]...)
+}
+
+// open opens a document. The caller closes the file.
+func (s *store) open(r resource) (*os.File, document, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.openHeld(r)
+}
+
+// openHeld is open for a caller that holds mu.
+func (s *store) openHeld(r resource) (*os.File, document, error) {
+	d, err := s.below(r.parent())
+	if err != nil {
+		return nil, document{}, err
+	}
+	defer d.Close()
+	return openIn(d, r.name())
+}
+
+func openIn(d *safeopen.Directory, name string) (*os.File, document, error) {
+	entry, err := d.Stat(name)
+	if err == nil && !entry.Regular { // a device is not even opened
+		return nil, document{}, strange
+	}
+	var f *os.File
+	if err == nil {
+		f, err = d.OpenFile(name, os.O_RDONLY, 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, document{}, absent
+	}
+	var info fs.FileInfo
+	if err == nil {
+		info, err = f.Stat()
+	}
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, document{}, broken("the document cannot be opened", err)
+	}
+	doc := describe(info)
+	doc.contentType = typeOf(d, name, doc.inode)
+	return f, doc, nil
+}
+
+// stat describes a document, or tells that a container exists.
+func (s *store) stat(r resource) (document, error) {
+	if r.container {
+		d, err := s.below(r)
+		if err == nil {
+			d.Close()
+		}
+		return document{}, err
+	}
+	f, doc, err := s.open(r)
+	if err == nil {
+		f.Close()
+	}
+	return doc, err
+}
+
+// read returns a document of at most limit bytes.
+func (s *store) read(r resource, limit int64) ([]byte, document, error) {
+	f, doc, err := s.open(r)
+	if err != nil {
+		return nil, document{}, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, document{}, broken("the document cannot be read", err)
+	}
+	if int64(len(raw)) > limit {
+		return nil, doc, overLimit("the document", limit)
+	}
+	return raw, doc, nil
+}
+
+// byEnding are the media types that the endings of names tell. The table is part of the program: that of the
+// image may change with the image.
+var byEnding = map[string]string{
+	".ttl": turtle, ".acl": turtle, ".meta": turtle, ".nt": nTriples, ".jsonld": jsonLD, ".json": "application/json",
+	".txt": "text/plain", ".md": "text/markdown", ".html": "text/html", ".css": "text/css", ".js": "text/javascript",
+	".csv": "text/csv", ".xml": "application/xml", ".pdf": "application/pdf", ".png": "image/png", ".jpg": "image/jpeg",
+	".jpeg": "image/jpeg", ".gif": "image/gif", ".svg": "image/svg+xml", ".webp": "image/webp",
+}
+
+func typeOfName(name string) string {
+	if t, ok := byEnding[strings.ToLower(path.Ext(name))]; ok {
+		return t
+	}
+	return "application/octet-stream"
+}
+
+// typed is one line of a file in typesDir: the media type of the file with that inode. While a document is
+// replaced, there are two: after a crash, the inode tells which of them holds.
+type typed struct {
+	inode       uint64
+	contentType string
+}
+
+// typesOf reads the lines for a document; none if its name tells its type.
+func typesOf(d *safeopen.Directory, name string) []typed {
+	dir, err := d.Below(typesDir)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var out []typed
+	lines := bufio.NewScanner(io.LimitReader(f, maxTypes))
+	for lines.Scan() && len(out) < 2 {
+		number, contentType, _ := strings.Cut(lines.Text(), " ")
+		inode, err := strconv.ParseUint(number, 10, 64)
+		if _, _, bad := mime.ParseMediaType(contentType); err != nil || bad != nil || !printable(contentType) {
+			return nil
+		}
+		out = append(out, typed{inode, contentType})
+	}
+	return out
+}
+
+// typeOf is the media type of a document. A file that another program has put in the place of one of ours has
+// another inode, as has one that was copied; it keeps the latest type.
+func typeOf(d *safeopen.Directory, name string, inode uint64) string {
+	lines := typesOf(d, name)
+	for _, l := range lines {
+		if l.inode == inode {
+			return l.contentType
+		}
+	}
+	if len(lines) > 0 {
+		return lines[len(lines)-1].contentType
+	}
+	return typeOfName(name)
+}
+
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
+// setType records the type of a document before the document gets its name.
+func setType(d *safeopen.Directory, name, contentType string, inode uint64, old *document) error {
+	dir, err := d.Below(typesDir)
+	switch {
+	case err == nil:
+	case contentType == typeOfName(name) && (old == nil || old.contentType == contentType):
+		return nil
+	default:
+		if err = d.Mkdir(typesDir, dirMode); err == nil || errors.Is(err, fs.ErrExist) {
+			dir, err = d.Below(typesDir)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	defer dir.Close()
+	var text bytes.Buffer
+	if old != nil {
+		fmt.Fprintf(&text, "%d %s\n", old.inode, old.contentType)
+	}
+	fmt.Fprintf(&text, "%d %s\n", inode, contentType)
+	return errors.Join(dir.WriteFile(name, text.Bytes(), fileMode), dir.Sync())
+}
+
+// upload is a body that was received and is not yet a document.
+type upload struct {
+	s    *store
+	file *os.File
+	name string // in private; "" once it has become a document
+	size int64
+	sum  [sha256.Size]byte
+	body *metered // nil: not counted
+}
+
+// metered is a body whose bytes count among those of uploads in progress, which no quota counts yet.
+type metered struct {
+	io.Reader
+	total *atomic.Int64
+	n     int64
+}
+
+func (m *metered) Read(b []byte) (int, error) {
+	n, err := m.Reader.Read(b)
+	m.n += int64(n)
+	if m.total.Add(int64(n)) > maxUploads {
+		return n, busy()
+	}
+	return n, err
+}
+
+func (m *metered) release() {
+	m.total.Add(-m.n)
+	m.n = 0
+}
+
+// receive writes a body of at most limit bytes to a temporary file and syncs it.
+func (s *store) receive(body io.Reader, limit int64) (*upload, error) {
+	u := &upload{s: s, name: rand.Text()}
+	var err error
+	if u.file, err = s.private.OpenFile(u.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode); err != nil {
+		return nil, broken("the document cannot be stored", err)
+	}
+	u.body, _ = body.(*metered)
+	sum := sha256.New()
+	from := &countedReader{r: body}
+	_, err = io.Copy(io.MultiWriter(u.file, sum), io.LimitReader(from, limit+1))
+	switch u.size = from.n; {
+	case from.err != nil:
+		err = unread(from.err)
+	case err != nil:
+		err = full(err)
+	case from.n > limit:
+		err = overLimit("the body", limit)
+	default:
+		if err = u.file.Sync(); err != nil {
+			err = full(err)
+		}
+	}
+	if err != nil {
+		u.drop()
+		return nil, err
+	}
+	sum.Sum(u.sum[:0])
+	return u, nil
+}
+
+// full says that the file system has no room, where that is why.
+func full(err error) *fault {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		f := faulty(adapters.CodePayloadTooLarge, "the file system of the pods has no room for the document").with(507) // Insufficient Storage, RFC 4918
+		f.cause = err
+		return f
+	}
+	return broken("the document cannot be stored", err)
+}
+
+// countedReader keeps failures of the client apart from those of the file.
+type countedReader struct {
+	r   io.Reader
+	n   int64
+	err error
+}
+
+func (c *countedReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	if err != nil && err != io.EOF {
+		c.err = err
+	}
+	return n, err
+}
+
+// drop closes the file, and removes it if it has not become a document.
+func (u *upload) drop() {
+	u.file.Close()
+	if u.body != nil {
+		defer u.body.release()
+	}
+	if u.name != "" {
+		_ = u.s.private.Remove(u.name) // the next start of the server removes it
+	}
+}
+
+// put gives an upload its name. check decides on the document that is there now, nil if there is none. made are the
+// containers that were missing.
+func (s *store) put(r resource, u *upload, contentType string, check func(old *document) error) (doc document, made []resource, created bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, made, err := s.makeDir(r.parent(), func() error { return check(nil) })
+	if err != nil {
+		return document{}, made, false, err
+	}
+	defer d.Close()
+	old, err := existing(d, r.name())
+	if err == nil {
+		err = check(old)
+	}
+	if err == nil {
+		s.stamp(u.file)
+		doc, err = u.become(d, r.name(), contentType, old)
+	}
+	return doc, made, old == nil, err
+}
+
+// existing describes what has the name of a document; nil if there is none.
+func existing(d *safeopen.Directory, name string) (*document, error) {
+	f, doc, err := openIn(d, name)
+	if err == nil {
+		f.Close()
+		return &doc, nil
+	}
+	switch {
+	case errors.Is(err, absent):
+		return nil, nil
+	case errors.Is(err, strange):
+		return nil, taken
+	}
+	return nil, err
+}
+
+var taken = faulty(adapters.CodeConflict, "a container, or a file that is no document, has this name")
+
+func (u *upload) become(d *safeopen.Directory, name, contentType string, old *document) (document, error) {
+	info, err := u.file.Stat()
+	if err == nil {
+		err = setType(d, name, contentType, describe(info).inode, old)
+	}
+	if err == nil {
+		if err = u.s.private.Move(u.name, d, name); err == nil {
+			u.name = ""
+			err = d.Sync()
+		}
+	}
+	if err == nil {
+		info, err = u.file.Stat()
+	}
+	if err != nil {
+		return document{}, full(err)
+	}
+	doc := describe(info)
+	doc.contentType = contentType
+	return doc, nil
+}
+
+// stamp gives a document a modification time that no other one of this server has: the ETags of two writes
+// within a tick of the kernel's clock must differ. A kernel before 5.8 refuses that (utimensat(2)); the inode and
+// the tick remain.
+func (s *store) stamp(f *os.File) {
+	s.last = max(time.Now().UnixNano(), s.last+1)
+	at := unix.NsecToTimespec(s.last)
+	_ = unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{at, at}, unix.AT_EMPTY_PATH)
+}
+
+// makeDir opens a container, and makes it and its parents if they are missing. Before the first is made, it calls
+// before. The caller holds mu.
+func (s *store) makeDir(r resource, before func() error) (*safeopen.Directory, []resource, error) {
+	var made []resource
+	d, err := s.root.Below()
+	for i, name := range s.renamed(r.names) {
+		if err != nil {
+			break
+		}
+		next, openErr := d.Below(name)
+		if errors.Is(openErr, fs.ErrNotExist) {
+			if len(made) == 0 {
+				if err := before(); err != nil {
+					d.Close()
+					return nil, nil, err
+				}
+			}
+			if openErr = d.Mkdir(name, dirMode); openErr == nil {
+				openErr = d.Sync()
+				made = append(made, resource{names: r.names[:i+1], container: true})
+			}
+			if openErr == nil {
+				next, openErr = d.Below(name)
+			}
+		}
+		d.Close()
+		d, err = next, openErr
+	}
+	switch {
+	case err == nil:
+		return d, made, nil
+	case missing(err):
+		return nil, made, faulty(adapters.CodeConflict, "a document has the name of a container in this path")
+	}
+	return nil, made, full(err)
+}
+
+// create makes a container, which must not exist.
+func (s *store) create(r resource, check func(old *document) error) ([]resource, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, made, err := s.makeDir(r, func() error { return check(nil) })
+	if err != nil {
+		return made, err
+	}
+	d.Close()
+	if len(made) > 0 {
+		return made, nil
+	}
+	if err := check(&document{}); err != nil {
+		return nil, err
+	}
+	return nil, faulty(adapters.CodeConflict, "the container exists already")
+}
+
+// remove deletes a document with its auxiliary resources, or an empty container.
+func (s *store) remove(r resource, check func(old *document) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, err := s.below(r.parent())
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if r.container {
+		return s.removeContainer(d, r.name(), check)
+	}
+	f, doc, err := openIn(d, r.name())
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if err := check(&doc); err != nil {
+		return err
+	}
+	if err := d.Remove(r.name()); err != nil {
+		return broken("the document cannot be deleted", err)
+	}
+	// The document goes first: without its access list, the rules of its container would hold for it.
+	gone := []string{r.name() + ".acl", r.name() + ".meta"}
+	if auxiliary(r.name()) {
+		gone = nil
+	}
+	err = d.Sync()
+	for _, name := range gone {
+		if removeErr := d.Remove(name); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
+	}
+	if types, belowErr := d.Below(typesDir); belowErr == nil {
+		for _, name := range append(gone, r.name()) {
+			_ = types.Remove(name) // most have none, and what stays is not listed
+		}
+		types.Close()
+	}
+	if err != nil {
+		return broken("the document is deleted, and what belongs to it is not", err)
+	}
+	return nil
+}
+
+var filled = faulty(adapters.CodeConflict, "the container is not empty")
+
+// removeContainer moves a container away before it deletes it: what another program puts there meanwhile is not lost.
+func (s *store) removeContainer(d *safeopen.Directory, name string, check func(old *document) error) error {
+	inside, err := d.Below(name)
+	if missing(err) {
+		return absent
+	}
+	if err != nil {
+		return broken("the container cannot be opened", err)
+	}
+	defer inside.Close()
+	if !emptied(inside) { // without a look at conditions (RFC 9110, 13.2.1)
+		return filled
+	}
+	if err := check(&document{}); err != nil {
+		return err
+	}
+	away := rand.Text()
+	if err := d.Move(name, s.private, away); err != nil {
+		return broken("the container cannot be deleted", err)
+	}
+	if !emptied(inside) {
+		if err := s.private.Move(away, d, name); err != nil {
+			return broken("the container cannot be put back", err)
+		}
+		return filled
+	}
+	if err := errors.Join(s.private.RemoveAll(away), d.Sync()); err != nil {
+		return broken("the container cannot be deleted", err)
+	}
+	return nil
+}
+
+// emptied tells whether a container holds nothing but what belongs to itself.
+func emptied(d *safeopen.Directory) bool {
+	_, err := d.Names(func(name string) bool { return name != typesDir && name != ".acl" && name != ".meta" }, 0)
+	return err == nil
+}
+
+// member is one entry of a container.
+type member struct {
+	resource
+	document
+}
+
+// list returns the members of a container, sorted. It leaves out what no path can name, and what is neither a
+// document nor a container.
+func (s *store) list(r resource) ([]member, time.Time, error) {
+	d, err := s.below(r)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer d.Close()
+	n := 0
+	names, err := d.Names(func(name string) bool {
+		if auxiliary(name) || len(name) > maxName || adapters.CheckPodPath(r.in(name, false).path()) != nil {
+			return false
+		}
+		n++
+		return true
+	}, maxMembers)
+	if n > maxMembers {
+		return nil, time.Time{}, faulty(adapters.CodePayloadTooLarge, "the container has more than %d members, the limit of a listing", maxMembers)
+	}
+	if err != nil {
+		return nil, time.Time{}, broken("the container cannot be listed", err)
+	}
+	var of time.Time
+	types, err := d.Below(typesDir)
+	if err == nil {
+		defer types.Close()
+	}
+	members := make([]member, 0, len(names))
+	for _, name := range names {
+		entry, err := d.Stat(name)
+		if err != nil || !entry.Regular && !entry.Dir {
+			continue // gone, or not for clients
+		}
+		m := member{resource: r.in(name, entry.Dir), document: document{size: entry.Size, modified: entry.Modified}}
+		if entry.Regular {
+			m.contentType = typeOfName(name)
+			if types != nil {
+				if _, err := types.Stat(name); err == nil {
+					m.contentType = typeOf(d, name, 0)
+				}
+			}
+		}
+		if entry.Modified.After(of) {
+			of = entry.Modified
+		}
+		members = append(members, m)
+	}
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.path(), b.path()) })
+	return members, of, nil
+}
