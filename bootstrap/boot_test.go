@@ -420,7 +420,7 @@ func TestNoArtifactsAreAList(t *testing.T) {
 	}
 }
 
-// An image without the pod server: the error names the program, the keys and what to do.
+// An image without agentctl, which runs the pod server: the error names the program, the keys and what to do.
 func TestMissingProgramOfAFeatureNamesItsKeys(t *testing.T) {
 	r := newBootRig(t, testRoots(t), plain+`
 [sovereign_mesh]
@@ -434,7 +434,7 @@ pods = "local-solid-rs"
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		"solid-pod-rs-server is not in PATH", `sovereign_mesh.enabled and adapters.pods = "local-solid-rs": `, "add to the image what is missing, or change the manifest",
+		"agentctl is not in PATH", `sovereign_mesh.enabled and adapters.pods = "local-solid-rs": `, "add to the image what is missing, or change the manifest",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%v\ndoes not say %q", err, part)

@@ -150,6 +150,50 @@ base_url = "http://127.0.0.1:1"
 	}
 }
 
+// A box whose image has no solid-pod-rs-server serves its pods itself. agentinit writes and reads there with the box's key, also
+// a body that it signs only at its end, and after the key is replaced. Nobody else gets in.
+func TestThePodServerOfTheBox(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	port := freePort(t)
+	env := []string{"MANAGEMENT_API_KEY=" + boxKey, "PATH=" + filepath.Dir(binary(t, "agentctl")) + ":" + os.Getenv("PATH")}
+	b := bootWith(t, asPID1, env, header+fmt.Sprintf(`
+[adapters]
+pods = "local-solid-rs"
+[integrations.solid_pod_rs]
+port = %d
+[sovereign_mesh]
+enabled = true
+[security.exceptions.solid-pod-rs]
+`, port))
+	waitFor(t, "the box is ready", b.ready)
+	file := filepath.Join(t.TempDir(), "doc")
+	big := strings.Repeat("0123456789", 100_000)
+	for path, body := range map[string]string{"/notes/small": "hello", "/notes/big": big} {
+		if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, code := b.ctl("pod", "put", path, file, "--type", "text/plain"); code != 0 {
+			t.Fatalf("put %s: %d %s", path, code, out)
+		}
+		if out, code := b.ctl("pod", "get", path); code != 0 || out != body {
+			t.Errorf("get %s: %d, %d bytes", path, code, len(out))
+		}
+	}
+	if out, code := b.ctl("identity", "rotate"); code != 0 {
+		t.Fatalf("rotate: %d %s", code, out)
+	}
+	if out, code := b.ctl("pod", "ls", "/notes/"); code != 0 || !strings.Contains(out, "/notes/small") {
+		t.Errorf("with the new key: %d %s", code, out)
+	}
+	if status, _, err := getBy(b.client(20*time.Second), port, "/notes/small"); err != nil || status != 401 {
+		t.Errorf("nobody: %d %v", status, err)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("the box ended with %d", code)
+	}
+}
+
 // /health/relay shows a relay that is a program of the box.
 func TestHealthOfTheRelayProgram(t *testing.T) {
 	t.Parallel()

@@ -136,6 +136,8 @@ func standIns(t testing.TB, name string) []string {
 			places["/bin/"+p.Spec.Argv[0]] = true
 		}
 	}
+	delete(places, "/bin/agentctl")            // the image has it
+	delete(places, "/bin/solid-pod-rs-server") // agentctl is the pod server
 	args := []string{"-add", binary(t, "testprog") + ":/bin/testprog", "-add", script + ":/opt/standin"}
 	for p := range places {
 		// A directory exists through the files in it. /workspace is a mount of the box.

@@ -406,7 +406,7 @@ func slotsShape() *shape {
 	}
 	return table("Settings of the adapters.",
 		field("beads", with("Slot beads.", field("path", text("Database file; absent: beads.db in the workspace.")))),
-		field("pods", with("Slot pods.")),
+		field("pods", with("Slot pods. The local class uses these keys too. Without them, and without AGENTBOX_PODS_TOKEN, it signs its requests with the key of the box (NIP-98).")),
 		field("memory", with("Slot memory.",
 			field("dir", text("Directory of the embedded store; absent: $RUVECTOR_DATA_DIR.")),
 			field("embedder", table("Turns text into vectors.",

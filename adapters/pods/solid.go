@@ -31,6 +31,8 @@ type Config struct {
 	Key       string
 	Auth      wire.Authorizer // nil = anonymous
 	UserAgent string
+	// Listener is the host on which the server of class local-solid-rs listens.
+	Listener string
 	// Transport carries the requests; nil means the network. A pod server inside the process is
 	// given here.
 	Transport http.RoundTripper
@@ -64,6 +66,9 @@ type session struct {
 // NewLocal makes the client of class local-solid-rs, the pod server of this box, without any I/O.
 // While that server starts, Connect returns UNAVAILABLE, and the caller tries again.
 func NewLocal(cfg Config) (*Solid, error) {
+	if cfg.Transport == nil && strings.HasPrefix(cfg.BaseURL, "http://") {
+		cfg.Transport = wire.LocalTransport(listenerHost(cfg.Listener))
+	}
 	return newSolid(cfg, "local-solid-rs", adapters.ClassLocal, "integrations.solid_pod_rs.base_url")
 }
 

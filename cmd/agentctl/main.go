@@ -357,7 +357,7 @@ func groups(c *cli) []verbs {
 		{"Wait and check", []*cobra.Command{newReady(c), newWait(c), newDoctor(c), newSandbox(c)}},
 		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newImport(c), newPlan(c), newGenerate(c), newSecurity(c)}},
 		{"Agents and their data", []*cobra.Command{
-			newAdapters(c), newAgent(c), newBead(c), newMem(c), newPod(c), newEvent(c), newBridge(c), newBackup(c), newRestore(c),
+			newAdapters(c), newAgent(c), newBead(c), newMem(c), newPod(c), newPodServer(c), newEvent(c), newBridge(c), newBackup(c), newRestore(c),
 		}},
 		{"Identity and other boxes", []*cobra.Command{newIdentity(c), newFederation(c), newMesh(c)}},
 	}

@@ -3,7 +3,6 @@
 # and listens or reports ready where the catalogue's program does.
 case "$*" in *version* | *import*) exit 0 ;; esac
 case "$0" in
-*solid-pod-rs-server) exec /bin/testprog listen "$JSS_PORT" ;;
 *nostr-rs-relay) exec /bin/testprog listen 7777 ;;
 *Xvnc) exec /bin/testprog listen /tmp/.X11-unix/X1 ;;
 *agentbox-indexer) exec /bin/testprog notify READY=1 ;;

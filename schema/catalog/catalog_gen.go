@@ -238,7 +238,7 @@ func generated() *Catalogue {
 			When:    []string{"sovereign_mesh.enabled", "adapters.pods = local-solid-rs"},
 			Programs: map[string]map[string]interface{}{
 				"solid-pod": map[string]interface{}{
-					"command":   []interface{}{"solid-pod-rs-server"},
+					"command":   []interface{}{"agentctl", "pod-server", "--storage", "."},
 					"directory": "{integrations.solid_pod_rs.storage_root}",
 					"environment": map[string]interface{}{
 						"HOME":                       "${WORKSPACE:-/workspace}",
@@ -270,9 +270,10 @@ func generated() *Catalogue {
 				},
 			},
 			Artifacts: []Artifact{Artifact{
-				ID:    "solid-pod-rs",
-				Class: "A",
-				Entry: "solid-pod-rs-server",
+				ID:       "solid-pod-rs",
+				Class:    "A",
+				Entry:    "solid-pod-rs-server",
+				Required: new(false),
 			}},
 			Ports: []Port{Port{
 				Name:   "solid-pod",
