@@ -91,10 +91,10 @@ func becomeListener(conn int, argv, environ []string) error {
 }
 
 // execute is execvpe(3): it looks for a command without a slash in PATH, and runs a file that the kernel
-// does not know as a script of sh.
+// does not know as a script of sh. But a directory of PATH that may not be searched has no such command.
 func execute(argv, environ []string) error {
-	files := []string{argv[0]}
-	if !strings.Contains(argv[0], "/") {
+	files, searched := []string{argv[0]}, !strings.Contains(argv[0], "/")
+	if searched {
 		files = nil
 		path, ok := os.LookupEnv("PATH")
 		if !ok {
@@ -112,7 +112,9 @@ func execute(argv, environ []string) error {
 		}
 		switch {
 		case errors.Is(err, unix.EACCES):
-			denied = err
+			if _, hidden := os.Stat(file); !searched || hidden == nil {
+				denied = err
+			}
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		default:
 			return err
