@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -177,15 +179,43 @@ func checkPodSegment(segment string) error {
 		return Invalid("path", "is not valid UTF-8")
 	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '/' || r >= 0x80 && r < 0xa0 }):
 		return Invalid("path", "has a control character, a backslash or an escaped slash")
-	case name[0] == '.' && !podAuxiliary(name):
+	case name[0] == '.' && !PodAuxiliary(name):
 		return Invalid("path", "names a dot file")
 	}
 	return nil
 }
 
-// podAuxiliary tells whether a name is that of an auxiliary resource.
-func podAuxiliary(name string) bool {
+// PodAuxiliary tells whether a name is that of an auxiliary resource.
+func PodAuxiliary(name string) bool {
 	return strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta")
+}
+
+// PodSlug is the name in a Slug header (RFC 5023, 9.7) without the characters that a name must not contain; "" if that leaves
+// none, or the name of an auxiliary resource.
+func PodSlug(header string) string {
+	name, err := url.PathUnescape(header)
+	if err != nil {
+		name = header
+	}
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '/' || r == '\\' || r == utf8.RuneError {
+			return -1
+		}
+		return r
+	}, name)
+	name = strings.Trim(name, " .")
+	if PodAuxiliary(name) {
+		return ""
+	}
+	return name
+}
+
+// WantsContainer tells whether a Link header asks for a container (LDP 1.0, 5.2.3.4).
+func WantsContainer(h http.Header) bool {
+	const ldp = "http://www.w3.org/ns/ldp#"
+	return slices.ContainsFunc(ParseLinks(h), func(l Link) bool {
+		return l.Rel == "type" && (l.Target == ldp+"BasicContainer" || l.Target == ldp+"Container")
+	})
 }
 
 // IsContainer tells whether a path names a container.

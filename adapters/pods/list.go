@@ -138,7 +138,7 @@ func (s *Solid) nextPage(target string, res *wire.Response) (url.Values, bool, e
 	var doc struct {
 		Cursor string `json:"_cursor"`
 	}
-	if mt := mediaType(res.Header); isJSON(mt) && json.Unmarshal(res.Body, &doc) == nil && doc.Cursor != "" {
+	if mt := mediaType(res.Header); adapters.IsJSON(mt) && json.Unmarshal(res.Body, &doc) == nil && doc.Cursor != "" {
 		return url.Values{"cursor": {doc.Cursor}}, true, nil
 	}
 	return nil, false, nil

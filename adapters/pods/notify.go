@@ -75,7 +75,7 @@ func (s *Solid) channel(ctx context.Context, c *session, target string) (*websoc
 	var answer struct {
 		ReceiveFrom string `json:"receiveFrom"`
 	}
-	if !isJSON(mediaType(res.Header)) || json.Unmarshal(res.Body, &answer) != nil || answer.ReceiveFrom == "" {
+	if !adapters.IsJSON(mediaType(res.Header)) || json.Unmarshal(res.Body, &answer) != nil || answer.ReceiveFrom == "" {
 		return nil, lied("answer to a subscription names no address to receive from")
 	}
 	u, err := s.receiveFrom(answer.ReceiveFrom)

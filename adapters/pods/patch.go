@@ -156,7 +156,7 @@ func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapter
 		// The reference server answers 304 if If-Match does not hold.
 		e := adapters.Errorf(adapters.CodePreconditionFailed, "the resource is not what the condition says")
 		return nil, "", "", e.With("current", r.ETag)
-	case !isJSON(mediaType(res.Header)):
+	case !adapters.IsJSON(mediaType(res.Header)):
 		e := adapters.Errorf(adapters.CodeUnsupported, "a JSON Patch changes JSON, and this is %q", mediaType(res.Header))
 		return nil, "", "", e.With("dialect", adapters.DialectJSONPatch)
 	case r.ETag == "":
@@ -176,5 +176,3 @@ func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapter
 	}
 	return doc, r.ContentType, r.ETag, nil
 }
-
-func isJSON(mt string) bool { return mt == "application/json" || strings.HasSuffix(mt, "+json") }

@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"errors"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -239,13 +238,7 @@ func about(err error, path string) error {
 	return err
 }
 
-func mediaType(h http.Header) string {
-	mt, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
-		return ""
-	}
-	return mt
-}
+func mediaType(h http.Header) string { return adapters.MediaType(h.Get("Content-Type")) }
 
 // lied is UNAVAILABLE without a chance that a retry helps: the server does not use the protocol.
 func lied(format string, args ...any) *adapters.Error {

@@ -27,7 +27,8 @@ func eventHistory(q *request) error {
 		return err
 	}
 	q.w.Header().Set("Vary", "Accept")
-	if preferred(q.Header, jsonType, adapters.CloudBatchType, adapters.CloudEventType) == jsonType {
+	// If the request accepts none of them, an answer in another media type is more useful than 406.
+	if adapters.Accepted(q.Header, jsonType, adapters.CloudBatchType, adapters.CloudEventType) <= 0 {
 		return list(q, out, nil)
 	}
 	// The answer is a batch for either CloudEvents type: it may contain several events.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -172,7 +171,7 @@ func createPod(q *request) error {
 	if _, err := pods.Head(q.Context(), container, adapters.ReadOpt{}); err != nil {
 		return err
 	}
-	if q.wantsContainer() {
+	if adapters.WantsContainer(q.Header) {
 		return q.createIn(container, "/", func(path string) (adapters.Written, error) {
 			out, err := q.makeContainer(path)
 			if err == nil && !out.Created {
@@ -222,33 +221,10 @@ func (q *request) createIn(container, suffix string, make func(path string) (ada
 	return q.written(out, nil)
 }
 
-// wantsContainer tells whether a Link header asks for a container.
-func (q *request) wantsContainer() bool {
-	for _, l := range adapters.ParseLinks(q.Header) {
-		if l.Rel == "type" && (l.Target == ldp+"BasicContainer" || l.Target == ldp+"Container") {
-			return true
-		}
-	}
-	return false
-}
-
-const ldp = "http://www.w3.org/ns/ldp#"
-
-// slug returns the name in a Slug header without the characters that a name must not contain, or ""
-// if that is no valid name.
+// slug returns the name in a Slug header, or "" if that is no valid name.
 func slug(header string) string {
-	name, err := url.PathUnescape(header)
-	if err != nil {
-		name = header
-	}
-	name = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '/' || r == '\\' || r == utf8.RuneError {
-			return -1
-		}
-		return r
-	}, name)
-	name = strings.Trim(name, " .")
-	if auxiliary := strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta"); auxiliary || len(name) > 200 || adapters.CheckPodPath("/"+url.PathEscape(name)) != nil {
+	name := adapters.PodSlug(header)
+	if len(name) > 200 || adapters.CheckPodPath("/"+url.PathEscape(name)) != nil {
 		return ""
 	}
 	return name

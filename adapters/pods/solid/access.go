@@ -118,7 +118,7 @@ func (s *Server) parse(contentType string, raw []byte, at resource) ([]rdf.Tripl
 		return nil, err
 	}
 	var out []rdf.Triple
-	err = rdf.Parse(bare(contentType), raw, base, func(t rdf.Triple) {
+	err = rdf.Parse(adapters.MediaType(contentType), raw, base, func(t rdf.Triple) {
 		t.Subject, t.Object = s.ours(t.Subject), s.ours(t.Object)
 		out = append(out, t)
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/pods/wac"
 )
 
@@ -68,8 +69,8 @@ func (h *hub) subscribe(q *request) error {
 	if q.r.Method != http.MethodPost {
 		return q.noMethod("POST")
 	}
-	if t, err := q.contentType(); err != nil || !isJSON(t) {
-		return faulty(adapters.CodeUnsupported, "a subscription is %s", jsonLD)
+	if t, err := q.contentType(); err != nil || !adapters.IsJSON(adapters.MediaType(t)) {
+		return faulty(adapters.CodeUnsupported, "a subscription is %s", rdf.MediaJSONLD)
 	}
 	raw, err := readAll(q.r.Body, maxAsk)
 	if err != nil {
@@ -119,7 +120,7 @@ func (h *hub) subscribe(q *request) error {
 	if err != nil {
 		return err
 	}
-	q.w.Header().Set("Content-Type", jsonLD)
+	q.w.Header().Set("Content-Type", rdf.MediaJSONLD)
 	q.w.Header().Set("Cache-Control", "no-store")
 	_, err = q.w.Write(answer)
 	if err != nil {
@@ -271,7 +272,7 @@ func (s *Server) tell(r resource, state string) {
 	}
 	etag := strings.TrimSuffix(state, isContainer)
 	s.hub.tell(kind, r, r, etag)
-	if kinds := map[string]string{"Create": "Add", "Delete": "Remove"}; kinds[kind] != "" && !auxiliary(r.name()) {
+	if kinds := map[string]string{"Create": "Add", "Delete": "Remove"}; kinds[kind] != "" && !adapters.PodAuxiliary(r.name()) {
 		s.hub.tell(kinds[kind], r.parent(), r, etag)
 	}
 }

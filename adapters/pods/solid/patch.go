@@ -69,7 +69,7 @@ func (q *request) patch() error {
 		return err
 	}
 	defer done()
-	c, err := q.change(bare(contentType), raw)
+	c, err := q.change(adapters.MediaType(contentType), raw)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (q *request) patchRound(c change) error {
 			if path.Ext(q.at.name()) != "" && contentType != "application/octet-stream" {
 				return faulty(adapters.CodeUnsupported, "the name of the document is not that of RDF")
 			}
-			contentType = turtle
+			contentType = rdf.MediaTurtle
 		}
 	}
 	if err != nil {
@@ -205,7 +205,7 @@ func (q *request) rdfChange(mediaType string, raw []byte) (change, error) {
 			return nil, unfit(err, adapters.CodeValidation, "the patch cannot be applied: %s")
 		}
 		var out bytes.Buffer
-		if err := rdf.Write(&out, bare(contentType), g.Triples()); err != nil {
+		if err := rdf.Write(&out, adapters.MediaType(contentType), g.Triples()); err != nil {
 			return nil, broken("the document cannot be written", err)
 		}
 		if out.Len() > maxRDF {
@@ -248,7 +248,7 @@ func (q *request) jsonChange(raw []byte) (change, error) {
 	}
 	// Operations such as test and copy tell what the document holds.
 	return change{modes: wac.Read | wac.Write, apply: func(doc []byte, contentType string) ([]byte, error) {
-		if !isJSON(contentType) {
+		if !adapters.IsJSON(adapters.MediaType(contentType)) {
 			return nil, faulty(adapters.CodeUnsupported, "a JSON Patch changes JSON, and the document is %s", contentType)
 		}
 		if patchWork(ops, len(doc)) > maxPatchWork {

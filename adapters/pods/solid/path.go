@@ -45,7 +45,7 @@ func parse(escaped string) (resource, error) {
 		if err != nil {
 			return resource{}, faulty(adapters.CodeValidation, "the path has a broken percent escape")
 		}
-		if auxiliary(name) && (r.container || i < len(segments)-1) {
+		if adapters.PodAuxiliary(name) && (r.container || i < len(segments)-1) {
 			return resource{}, faulty(adapters.CodeValidation, "a container must not have a name that ends with .acl or .meta")
 		}
 		r.names = append(r.names, name)
@@ -54,10 +54,6 @@ func parse(escaped string) (resource, error) {
 		}
 	}
 	return r, nil
-}
-
-func auxiliary(name string) bool {
-	return strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta")
 }
 
 func (r resource) isRoot() bool { return len(r.names) == 0 }
@@ -97,11 +93,11 @@ func (r resource) beside(ending string) resource {
 // subject is the resource that an auxiliary one describes, or the resource itself. control tells that the
 // resource is an access list, also one of an auxiliary resource.
 func (r resource) subject() (subject resource, control bool) {
-	if r.container || r.isRoot() || !auxiliary(r.name()) {
+	if r.container || r.isRoot() || !adapters.PodAuxiliary(r.name()) {
 		return r, false
 	}
 	name := r.name()
-	for auxiliary(name) {
+	for adapters.PodAuxiliary(name) {
 		bare, acl := strings.CutSuffix(name, ".acl")
 		control = control || acl
 		name = strings.TrimSuffix(bare, ".meta")

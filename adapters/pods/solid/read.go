@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -55,7 +53,7 @@ func (q *request) get() error {
 	}
 	offers := []string{doc.contentType}
 	if isRDF(doc.contentType) {
-		offers = append(offers, without(rdfTypes, bare(doc.contentType))...)
+		offers = append(offers, without(rdfTypes, adapters.MediaType(doc.contentType))...)
 	}
 	as, err := q.negotiate(offers)
 	if err != nil {
@@ -122,46 +120,16 @@ func quoted(etag, as string) string {
 	return `"` + etag + `"`
 }
 
-// negotiate chooses among media types by the Accept header (RFC 9110, 12.5.1), the first of equals.
+// negotiate chooses among media types by the Accept header.
 func (q *request) negotiate(offers []string) (string, error) {
-	accept := strings.Join(q.r.Header.Values("Accept"), ",")
-	if strings.TrimSpace(accept) == "" {
-		return offers[0], nil
+	types := make([]string, len(offers))
+	for i, offer := range offers {
+		types[i] = adapters.MediaType(offer)
 	}
-	best, weight := "", 0.0
-	for _, offer := range offers {
-		if w := weightOf(accept, bare(offer)); w > weight {
-			best, weight = offer, w
-		}
+	if i := adapters.Accepted(q.r.Header, types...); i >= 0 {
+		return offers[i], nil
 	}
-	if best == "" {
-		return "", faulty(adapters.CodeUnsupported, "the resource has the media types %s, and the request accepts none of them", strings.Join(offers, ", ")).with(http.StatusNotAcceptable)
-	}
-	return best, nil
-}
-
-// weightOf is the q of the most specific media range in accept that matches offer; 0 if none matches.
-func weightOf(accept, offer string) float64 {
-	kind, _, _ := strings.Cut(offer, "/")
-	weight, specific := 0.0, 0
-	for one := range strings.SplitSeq(accept, ",") {
-		mt, params, err := mime.ParseMediaType(one)
-		if err != nil {
-			continue
-		}
-		n := map[string]int{"*/*": 1, kind + "/*": 2, offer: 3}[mt]
-		if n <= specific {
-			continue
-		}
-		q := 1.0
-		if v, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(v, 64); err != nil {
-				continue
-			}
-		}
-		weight, specific = q, n
-	}
-	return weight
+	return "", faulty(adapters.CodeUnsupported, "the resource has the media types %s, and the request accepts none of them", strings.Join(offers, ", ")).with(http.StatusNotAcceptable)
 }
 
 func methodsOf(r resource) string {
@@ -186,7 +154,7 @@ func (q *request) methods(contentType string) {
 	if contentType == "" || isRDF(contentType) {
 		patches = append(patches, n3Patch, sparqlUpdate)
 	}
-	if isJSON(contentType) {
+	if adapters.IsJSON(adapters.MediaType(contentType)) {
 		patches = append(patches, jsonPatch)
 	}
 	if patches != nil {
@@ -276,7 +244,7 @@ func (s *Server) listing(r resource, members []member) []rdf.Triple {
 		types := []string{ldp + "Resource"}
 		if m.container {
 			types = append(types, ldp+"Container", ldp+"BasicContainer")
-		} else if mt := bare(m.contentType); mt != "" {
+		} else if mt := adapters.MediaType(m.contentType); mt != "" {
 			types = append(types, ianaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
 		}
 		out = append(out, typesAre(at, types...)...)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,18 +14,13 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/pods/wac"
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
-// The media types of RDF that are converted into each other.
-const (
-	turtle   = "text/turtle"
-	nTriples = "application/n-triples"
-	jsonLD   = "application/ld+json"
-)
-
-var rdfTypes = []string{turtle, jsonLD, nTriples}
+// rdfTypes are the media types of RDF that are converted into each other.
+var rdfTypes = []string{rdf.MediaTurtle, rdf.MediaJSONLD, rdf.MediaNTriples}
 
 // The media types of patches.
 var (
@@ -324,18 +318,6 @@ func (q *request) allowLonger() {
 	_ = errors.Join(c.SetReadDeadline(until), c.SetWriteDeadline(until.Add(10*time.Second)))
 }
 
-// bare is a media type without parameters; "" if it cannot be read.
-func bare(contentType string) string {
-	mt, _, err := mime.ParseMediaType(contentType)
-	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
-		return ""
-	}
-	return mt
-}
-
-func isRDF(contentType string) bool { return slices.Contains(rdfTypes, bare(contentType)) }
-
-func isJSON(contentType string) bool {
-	mt := bare(contentType)
-	return mt == "application/json" || strings.HasSuffix(mt, "+json")
+func isRDF(contentType string) bool {
+	return slices.Contains(rdfTypes, adapters.MediaType(contentType))
 }

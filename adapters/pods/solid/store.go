@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
@@ -273,7 +274,7 @@ func (s *store) read(r resource, limit int64) ([]byte, document, error) {
 // byEnding are the media types that the endings of names tell. The table is part of the program: that of the
 // image may change with the image.
 var byEnding = map[string]string{
-	".ttl": turtle, ".acl": turtle, ".meta": turtle, ".nt": nTriples, ".jsonld": jsonLD, ".json": "application/json",
+	".ttl": rdf.MediaTurtle, ".acl": rdf.MediaTurtle, ".meta": rdf.MediaTurtle, ".nt": rdf.MediaNTriples, ".jsonld": rdf.MediaJSONLD, ".json": "application/json",
 	".txt": "text/plain", ".md": "text/markdown", ".html": "text/html", ".css": "text/css", ".js": "text/javascript",
 	".csv": "text/csv", ".xml": "application/xml", ".pdf": "application/pdf", ".png": "image/png", ".jpg": "image/jpeg",
 	".jpeg": "image/jpeg", ".gif": "image/gif", ".svg": "image/svg+xml", ".webp": "image/webp",
@@ -610,7 +611,7 @@ func (s *store) remove(r resource, check func(old *document) error) error {
 	}
 	// The document goes first: without its access list, the rules of its container would hold for it.
 	gone := []string{r.name() + ".acl", r.name() + ".meta"}
-	if auxiliary(r.name()) {
+	if adapters.PodAuxiliary(r.name()) {
 		gone = nil
 	}
 	err = d.Sync()
@@ -687,7 +688,7 @@ func (s *store) list(r resource) ([]member, time.Time, error) {
 	defer d.Close()
 	n := 0
 	names, err := d.Names(func(name string) bool {
-		if auxiliary(name) || len(name) > maxName || adapters.CheckPodPath(r.in(name, false).path()) != nil {
+		if adapters.PodAuxiliary(name) || len(name) > maxName || adapters.CheckPodPath(r.in(name, false).path()) != nil {
 			return false
 		}
 		n++

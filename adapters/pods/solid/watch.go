@@ -220,7 +220,7 @@ func (w *watcher) seen(wd int32, name string, isDir bool) {
 
 // compare tells of a member whose state has changed.
 func (w *watcher) compare(r resource) {
-	if adapters.CheckPodPath(r.path()) == nil && !(r.container && auxiliary(r.name())) {
+	if adapters.CheckPodPath(r.path()) == nil && !(r.container && adapters.PodAuxiliary(r.name())) {
 		w.s.tell(r, w.state(r))
 	}
 }

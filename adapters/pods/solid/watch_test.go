@@ -68,7 +68,7 @@ func TestSubscriptionsWaitForAPlace(t *testing.T) {
 	subscribe := func(ctx context.Context) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://pods.test"+channelPath, strings.NewReader(`{"type":"`+channelType+`","topic":"http://pods.test/d/"}`))
 		r.RequestURI = channelPath
-		r.Header.Set("Content-Type", jsonLD)
+		r.Header.Set("Content-Type", "application/ld+json")
 		answer := httptest.NewRecorder()
 		s.ServeHTTP(answer, r)
 		return answer

@@ -8,11 +8,9 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
@@ -101,7 +99,7 @@ func (q *request) put() error {
 	if q.at.container {
 		return q.putContainer()
 	}
-	if q.wantsContainer() {
+	if adapters.WantsContainer(q.r.Header) {
 		return faulty(adapters.CodeValidation, "the path of a container ends with /")
 	}
 	contentType, err := q.contentType()
@@ -319,13 +317,6 @@ func (q *request) noBody() error {
 	return err
 }
 
-// wantsContainer tells whether a Link header asks for a container.
-func (q *request) wantsContainer() bool {
-	return slices.ContainsFunc(adapters.ParseLinks(q.r.Header), func(l adapters.Link) bool {
-		return l.Rel == "type" && (l.Target == ldp+"BasicContainer" || l.Target == ldp+"Container")
-	})
-}
-
 // post makes a member of a container (Solid Protocol, 5.3), with the name in the Slug header (RFC 5023, 9.7) if it is free.
 func (q *request) post() error {
 	container := q.at
@@ -350,9 +341,9 @@ func (q *request) post() error {
 		}
 		return nil
 	}
-	isContainer := q.wantsContainer()
+	isContainer := adapters.WantsContainer(q.r.Header)
 	id := adapters.NewID()
-	name := slug(q.r.Header.Get("Slug"))
+	name := adapters.PodSlug(q.r.Header.Get("Slug"))
 	names := []string{name, id + "-" + name, id}
 	if name == "" {
 		names = names[2:]
@@ -406,25 +397,6 @@ func (q *request) named(container resource, isContainer bool, names []string, ma
 // reserved tells whether a path is one of the server's own.
 func (q *request) reserved(at resource) bool {
 	return len(at.names) == 1 && (at.path() == health || strings.HasPrefix(at.names[0], "did:nostr:"))
-}
-
-// slug is the name in a Slug header without what a name must not have; "" if that leaves none.
-func slug(header string) string {
-	name, err := url.PathUnescape(header)
-	if err != nil {
-		name = header
-	}
-	name = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '/' || r == '\\' || r == utf8.RuneError {
-			return -1
-		}
-		return r
-	}, name)
-	name = strings.Trim(name, " .")
-	if auxiliary(name) {
-		return ""
-	}
-	return name
 }
 
 // delete deletes a document or an empty container.
