@@ -164,9 +164,9 @@ func (s *Solid) describe(ctx context.Context, c *session) error {
 	services := map[string]bool{}
 	err = rdf.ParseLenient(mediaType(res.Header), res.Body, res.URL, func(t rdf.Triple) {
 		switch {
-		case t.Predicate == notifications+"subscription" && t.Object.Kind == rdf.IRI && len(channels) < maxFound:
+		case t.Predicate == rdf.Notify+"subscription" && t.Object.Kind == rdf.IRI && len(channels) < maxFound:
 			channels = append(channels, t.Object.Value)
-		case t.Predicate == notifications+"channelType" && t.Object.Value == notifications+"WebSocketChannel2023" && len(services) < maxFound:
+		case t.Predicate == rdf.Notify+"channelType" && t.Object.Value == rdf.Notify+"WebSocketChannel2023" && len(services) < maxFound:
 			services[t.Subject.Value] = true
 		}
 	})

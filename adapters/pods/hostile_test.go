@@ -20,6 +20,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -684,7 +685,7 @@ func TestTheLocalServerNamesNoPlaceForSubscriptions(t *testing.T) {
 				return
 			}
 			w.Header().Set("Content-Type", "text/turtle")
-			fmt.Fprintf(w, "<> <%[1]ssubscription> </priv/inbox/>. </priv/inbox/> <%[1]schannelType> <%[1]sWebSocketChannel2023>.", notifications)
+			fmt.Fprintf(w, "<> <%[1]ssubscription> </priv/inbox/>. </priv/inbox/> <%[1]schannelType> <%[1]sWebSocketChannel2023>.", rdf.Notify)
 		}))
 		t.Cleanup(srv.Close)
 		s := mustSolid(t, c.build, Config{BaseURL: srv.URL})

@@ -22,6 +22,9 @@ const (
 	maxPages   = 1000    // of one listing, as the server cuts it
 )
 
+// acceptRDF asks for what rdf.ParseLenient reads, the cheapest first.
+const acceptRDF = "text/turtle, application/ld+json;q=0.9, application/n-triples;q=0.8"
+
 // List returns the members of a container sorted by path. Solid defines no order, and almost no
 // server has pages. So every call reads the whole container, all pages of the server, and returns
 // the requested part. If members are added or removed between two calls, no other member is
@@ -167,7 +170,7 @@ func (l *listing) read(res *wire.Response, asked *url.URL) error {
 		if t.Subject.Kind != rdf.IRI || !listed(t.Predicate) || len(statements) > 8*maxMembers {
 			return
 		}
-		if t.Predicate == ldpContains {
+		if t.Predicate == rdf.Contains {
 			owners[t.Subject.Value] = true
 		}
 		statements = append(statements, t)
@@ -190,7 +193,7 @@ func (l *listing) read(res *wire.Response, asked *url.URL) error {
 // listed tells whether a listing uses the property.
 func listed(predicate string) bool {
 	switch predicate {
-	case ldpContains, rdfType, dctModified, posixSize, posixMtime:
+	case rdf.Contains, rdf.Type, rdf.Modified, rdf.Size, rdf.Mtime:
 		return true
 	}
 	return false
@@ -224,7 +227,7 @@ func (l *listing) take(owner *url.URL, t rdf.Triple) error {
 	if owner == nil {
 		return nil
 	}
-	if t.Predicate == ldpContains {
+	if t.Predicate == rdf.Contains {
 		subject, err := url.Parse(t.Subject.Value)
 		if err != nil || !sameOrigin(subject, owner) || escapePath(subject.EscapedPath()) != escapePath(owner.EscapedPath()) {
 			return nil
@@ -278,19 +281,19 @@ func (l *listing) node(path string) (*adapters.PodEntry, error) {
 // the seconds of stat:mtime, so it wins.
 func describe(e *adapters.PodEntry, t rdf.Triple) {
 	switch t.Predicate {
-	case rdfType:
-		if mt, ok := strings.CutPrefix(t.Object.Value, ianaTypes); ok && strings.HasSuffix(mt, "#Resource") {
+	case rdf.Type:
+		if mt, ok := strings.CutPrefix(t.Object.Value, rdf.MediaTypes); ok && strings.HasSuffix(mt, "#Resource") {
 			e.ContentType = strings.TrimSuffix(mt, "#Resource")
 		}
-	case dctModified:
+	case rdf.Modified:
 		if at, err := adapters.ParseTime(t.Object.Value); err == nil {
 			e.Modified = at
 		}
-	case posixMtime:
+	case rdf.Mtime:
 		if sec, err := strconv.ParseInt(t.Object.Value, 10, 64); err == nil && e.Modified.IsZero() {
 			e.Modified = adapters.At(time.Unix(sec, 0))
 		}
-	case posixSize:
+	case rdf.Size:
 		e.Size = parseSize(t.Object.Value)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/internal/hostname"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
@@ -22,7 +23,7 @@ import (
 
 const (
 	channelPath   = "/.notifications/WebSocketChannel2023/" // where the reference server has it
-	channelType   = notifications + "WebSocketChannel2023"
+	channelType   = rdf.Notify + "WebSocketChannel2023"
 	channelLimit  = 5 * time.Second // to open the channel
 	noticeLimit   = 1 << 20         // bytes of one message
 	noticeBuffer  = 1024            // notices kept for a slow reader

@@ -25,7 +25,7 @@ func docBase(t testing.TB) *url.URL {
 // A prefix that is a long IRI makes a document of some bytes a list of some thousand times as many.
 func TestLongPrefix(t *testing.T) {
 	var doc strings.Builder
-	doc.WriteString("@prefix p: <http://h.test/c/" + strings.Repeat("a", 4000) + ">. <> <" + ldpContains + "> p:0")
+	doc.WriteString("@prefix p: <http://h.test/c/" + strings.Repeat("a", 4000) + ">. <> <" + rdf.Contains + "> p:0")
 	for i := range 40_000 {
 		doc.WriteString(",p:" + strconv.Itoa(i))
 	}

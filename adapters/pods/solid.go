@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -182,7 +183,7 @@ func solidSigns(h http.Header) bool {
 		}
 	}
 	for _, l := range adapters.ParseLinks(h) {
-		if l.Rel == "type" && strings.HasPrefix(l.Target, "http://www.w3.org/ns/ldp#") {
+		if l.Rel == "type" && strings.HasPrefix(l.Target, rdf.LDP) {
 			return true
 		}
 	}

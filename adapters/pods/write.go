@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -19,7 +20,7 @@ const smallBody = 256 << 10
 // answers 205 to overwrite, patch and delete.
 var done = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent, http.StatusResetContent}
 
-const basicContainer = `<http://www.w3.org/ns/ldp#BasicContainer>; rel="type"`
+const basicContainer = "<" + rdf.LDP + `BasicContainer>; rel="type"`
 
 // Write creates or replaces a resource. A larger body is streamed: the server gets it as it is
 // read, and if the body fails half-way, the old resource stays. After Write has returned, no read

@@ -41,36 +41,30 @@ const (
 	belowBase                      // relative to the base
 )
 
-// The terms that the contexts of LDP and of Solid notifications define.
-const (
-	ldp           = "http://www.w3.org/ns/ldp#"
-	notifications = "http://www.w3.org/ns/solid/notifications#"
-)
-
 // wellKnown has the terms of well-known contexts that a document of a server may name.
 func wellKnown(term string) string {
 	switch term {
 	case "id", "type":
 		return "@" + term
 	case "contains":
-		return ldp + term
+		return LDP + term
 	case "ldp":
-		return ldp
+		return LDP
 	case "dcterms":
-		return "http://purl.org/dc/terms/"
+		return DCTerms
 	case "posix", "stat":
-		return "http://www.w3.org/ns/posix/stat#"
+		return Stat
 	case "notify":
-		return notifications
+		return Notify
 	case "subscription", "channelType", "WebSocketChannel2023":
-		return notifications + term
+		return Notify + term
 	}
 	return ""
 }
 
 // links tells whether strings under a property are IRIs, whatever the context says.
 func links(property string) bool {
-	return property == ldp+"contains" || property == notifications+"subscription" || property == notifications+"channelType"
+	return property == LDP+"contains" || property == Notify+"subscription" || property == Notify+"channelType"
 }
 
 // extend is c with a local context on top.

@@ -328,7 +328,7 @@ func (w *ldWalker) types(subject Term, v any, ctx *ldContext) error {
 		if err != nil {
 			return err
 		}
-		if err := w.emit(pattern{subject, iri(rdfType), class}); err != nil {
+		if err := w.emit(pattern{subject, iri(Type), class}); err != nil {
 			return err
 		}
 	}
@@ -442,16 +442,16 @@ func (w *ldWalker) list(p ldProperty, v any, ctx *ldContext, depth int) (Term, e
 	if !ok {
 		items = []any{v}
 	}
-	head, cell := iri(rdfNS+"nil"), Term{}
+	head, cell := iri(NS+"nil"), Term{}
 	put := func(item Term) error {
 		next := w.fresh()
 		if cell == (Term{}) {
 			head = next
-		} else if err := w.emit(pattern{cell, iri(rdfNS + "rest"), next}); err != nil {
+		} else if err := w.emit(pattern{cell, iri(NS + "rest"), next}); err != nil {
 			return err
 		}
 		cell = next
-		return w.emit(pattern{cell, iri(rdfNS + "first"), item})
+		return w.emit(pattern{cell, iri(NS + "first"), item})
 	}
 	for _, item := range items {
 		var err error
@@ -470,7 +470,7 @@ func (w *ldWalker) list(p ldProperty, v any, ctx *ldContext, depth int) (Term, e
 	if cell == (Term{}) {
 		return head, nil
 	}
-	return head, w.emit(pattern{cell, iri(rdfNS + "rest"), iri(rdfNS + "nil")})
+	return head, w.emit(pattern{cell, iri(NS + "rest"), iri(NS + "nil")})
 }
 
 // languages reads a map from languages to strings.
@@ -577,14 +577,14 @@ func (w *ldWalker) literal(o *ldObject) (Term, error) {
 func native(v any, datatype string) (Term, error) {
 	switch v := v.(type) {
 	case bool:
-		return text(strconv.FormatBool(v), cmp.Or(datatype, xsdNS+"boolean"), ""), nil
+		return text(strconv.FormatBool(v), cmp.Or(datatype, XSD+"boolean"), ""), nil
 	case json.Number:
 		f, err := v.Float64()
 		if err != nil {
 			return Term{}, errNoLiteral
 		}
-		if f != math.Trunc(f) || math.Abs(f) >= 1e21 || datatype == xsdNS+"double" {
-			return text(canonicalDouble(f), cmp.Or(datatype, xsdNS+"double"), ""), nil
+		if f != math.Trunc(f) || math.Abs(f) >= 1e21 || datatype == XSD+"double" {
+			return text(canonicalDouble(f), cmp.Or(datatype, XSD+"double"), ""), nil
 		}
 		s := v.String()
 		if strings.ContainsAny(s, ".eE") || s == "-0" {
@@ -593,7 +593,7 @@ func native(v any, datatype string) (Term, error) {
 				s = "-" + s
 			}
 		}
-		return text(s, cmp.Or(datatype, xsdNS+"integer"), ""), nil
+		return text(s, cmp.Or(datatype, XSD+"integer"), ""), nil
 	}
 	return Term{}, errNoLiteral
 }

@@ -60,8 +60,8 @@ func TestJSONLDBeyondTheReference(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"@id": "s", "http://x/p": {"@list": [["x"], [], [["y"]]]}}`: `<s> <http://x/p> (("x") () (("y"))).`,
 		`{"@id": "s", "http://x/p": [100000000000000000000, 1e20]}`:   `<s> <http://x/p> 100000000000000000000.`,
-		`{"@id": "s", "http://x/p": [-1e20, -0.1e21, -0.0, -1e21]}`:   `<s> <http://x/p> -100000000000000000000, 0, "-1.0E21"^^<` + xsdNS + `double>.`,
-		`{"@id": "s", "http://x/p": [123456789012345678901234]}`:      `<s> <http://x/p> "1.234567890123457E23"^^<` + xsdNS + `double>.`,
+		`{"@id": "s", "http://x/p": [-1e20, -0.1e21, -0.0, -1e21]}`:   `<s> <http://x/p> -100000000000000000000, 0, "-1.0E21"^^<` + XSD + `double>.`,
+		`{"@id": "s", "http://x/p": [123456789012345678901234]}`:      `<s> <http://x/p> "1.234567890123457E23"^^<` + XSD + `double>.`,
 	} {
 		if got, want := anonymous(collect(t, MediaJSONLD, doc)), anonymous(collect(t, MediaTurtle, want)); !slices.Equal(got, want) {
 			t.Errorf("%s:\n got %s\nwant %s", doc, strings.Join(got, "\n     "), strings.Join(want, "\n     "))

@@ -21,7 +21,6 @@ const (
 const (
 	maxOperations = 64        // of one SPARQL Update
 	maxSteps      = 1_000_000 // that a patch may take: triples looked at, patterns compared, terms made
-	solidTerms    = "http://www.w3.org/ns/solid/terms#"
 )
 
 const (
@@ -91,7 +90,7 @@ func parseN3Patch(doc []byte, base *url.URL) (*Patch, error) {
 		return nil, errors.New("has no solid:InsertDeletePatch")
 	}
 	part := func(name string) []pattern {
-		f, ok := r.parts[solidTerms+name]
+		f, ok := r.parts[Solid+name]
 		if !ok {
 			return nil
 		}
@@ -130,8 +129,8 @@ func (r *n3Patch) take(t pattern) error {
 	if t.has(variable) {
 		return errors.New("has a variable outside of the formulas")
 	}
-	part := t.p.Value == solidTerms+"where" || t.p.Value == solidTerms+"deletes" || t.p.Value == solidTerms+"inserts"
-	typed := t.p.Value == rdfType && t.o == iri(solidTerms+"InsertDeletePatch")
+	part := t.p.Value == Solid+"where" || t.p.Value == Solid+"deletes" || t.p.Value == Solid+"inserts"
+	typed := t.p.Value == Type && t.o == iri(Solid+"InsertDeletePatch")
 	switch {
 	case !part && t.o.Kind == formula:
 		return errors.New("has a formula that is no part of a patch")
@@ -146,7 +145,7 @@ func (r *n3Patch) take(t pattern) error {
 		return nil
 	}
 	if _, twice := r.parts[t.p.Value]; twice || t.o.Kind != formula {
-		return fmt.Errorf("does not have exactly one formula as %s", strings.TrimPrefix(t.p.Value, solidTerms))
+		return fmt.Errorf("does not have exactly one formula as %s", strings.TrimPrefix(t.p.Value, Solid))
 	}
 	r.parts[t.p.Value] = t.o
 	return nil

@@ -92,17 +92,11 @@ type Triple struct {
 // pattern is a triple whose terms may be variables.
 type pattern struct{ s, p, o Term }
 
-const (
-	rdfNS   = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
-	rdfType = rdfNS + "type"
-	xsdNS   = "http://www.w3.org/2001/XMLSchema#"
-)
-
 func iri(s string) Term { return Term{Kind: IRI, Value: s} }
 
 // text is a literal; it has the one form that equal literals have.
 func text(value, datatype, language string) Term {
-	if datatype == xsdNS+"string" {
+	if datatype == XSD+"string" {
 		datatype = ""
 	}
 	return Term{Kind: Literal, Value: value, Datatype: datatype, Language: strings.ToLower(language)}

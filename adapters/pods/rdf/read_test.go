@@ -30,12 +30,10 @@ func show(x Term) string {
 		s += "@" + x.Language
 	}
 	if x.Datatype != "" {
-		s += "^^" + strings.Replace("<"+x.Datatype+">", "<"+xsdNS, "<xsd:", 1)
+		s += "^^" + strings.Replace("<"+x.Datatype+">", "<"+XSD, "<xsd:", 1)
 	}
 	return s
 }
-
-const ldpContains = ldp + "contains"
 
 type parser func(string, []byte, *url.URL, func(Triple)) error
 
@@ -43,7 +41,7 @@ func statements(t testing.TB, parse parser, mediaType, doc string) ([]string, er
 	t.Helper()
 	var out []string
 	err := parse(mediaType, []byte(doc), docBase(t), func(x Triple) {
-		out = append(out, show(x.Subject)+" "+strings.Replace(x.Predicate, rdfNS, "rdf:", 1)+" "+show(x.Object))
+		out = append(out, show(x.Subject)+" "+strings.Replace(x.Predicate, NS, "rdf:", 1)+" "+show(x.Object))
 	})
 	return out, err
 }
@@ -67,10 +65,10 @@ func TestTurtle(t *testing.T) {
 		"alone":     {"[ <p> <o> ].", []string{"_: 1 http://h.test/c/p <http://h.test/c/o>"}},
 		"collection": {"<s> <p> (1 [ <q> <r> ] <t>).", []string{
 			`_: 1 rdf:first "1"^^<xsd:integer>`, "_: 2 http://h.test/c/q <http://h.test/c/r>", "_: 1 rdf:rest _: 3", "_: 3 rdf:first _: 2",
-			"_: 3 rdf:rest _: 4", "_: 4 rdf:first <http://h.test/c/t>", "_: 4 rdf:rest <" + rdfNS + "nil>", "<http://h.test/c/s> http://h.test/c/p _: 1"}},
-		"empty list":    {"() <p> ().", []string{"<" + rdfNS + "nil> http://h.test/c/p <" + rdfNS + "nil>"}},
+			"_: 3 rdf:rest _: 4", "_: 4 rdf:first <http://h.test/c/t>", "_: 4 rdf:rest <" + NS + "nil>", "<http://h.test/c/s> http://h.test/c/p _: 1"}},
+		"empty list":    {"() <p> ().", []string{"<" + NS + "nil> http://h.test/c/p <" + NS + "nil>"}},
 		"more numbers":  {"<s> <p> 1.e3, 1.5E+3, -0, 7.", []string{`<http://h.test/c/s> http://h.test/c/p "1.e3"^^<xsd:double>`, `<http://h.test/c/s> http://h.test/c/p "1.5E+3"^^<xsd:double>`, `<http://h.test/c/s> http://h.test/c/p "-0"^^<xsd:integer>`, `<http://h.test/c/s> http://h.test/c/p "7"^^<xsd:integer>`}},
-		"xsd:string":    {`<s> <p> "a"^^<` + xsdNS + `string>.`, []string{`<http://h.test/c/s> http://h.test/c/p "a"`}},
+		"xsd:string":    {`<s> <p> "a"^^<` + XSD + `string>.`, []string{`<http://h.test/c/s> http://h.test/c/p "a"`}},
 		"as it is":      {"<ä%2f%zz> <#ü> <http://h.test/c/../x>.", []string{"<http://h.test/c/ä%2f%zz> http://h.test/c/#ü <http://h.test/c/../x>"}},
 		"local names":   {`@prefix a: <http://a/>. a:x.y a:%41\,b a:1:2, a: .`, []string{"<http://a/x.y> http://a/%41,b <http://a/1:2>", "<http://a/x.y> http://a/%41,b <http://a/>"}},
 		"IRI escape":    {`<\u0073> <p> <o>.`, []string{"<http://h.test/c/s> http://h.test/c/p <http://h.test/c/o>"}},
@@ -133,10 +131,10 @@ func TestTurtleRefusals(t *testing.T) {
 }
 
 func TestJSONLD(t *testing.T) {
-	contains := []string{"<http://h.test/c/> " + ldpContains + " <http://h.test/c/a>", "<http://h.test/c/> " + ldpContains + " <http://h.test/c/b/>"}
+	contains := []string{"<http://h.test/c/> " + Contains + " <http://h.test/c/a>", "<http://h.test/c/> " + Contains + " <http://h.test/c/b/>"}
 	for name, doc := range map[string]string{
-		"expanded array":  `[{"@id":"http://h.test/c/","` + ldpContains + `":[{"@id":"http://h.test/c/a"}]},{"@id":"http://h.test/c/","` + ldpContains + `":[{"@id":"http://h.test/c/b/"}]}]`,
-		"relative":        `{"@id":"","` + ldpContains + `":[{"@id":"a"},{"@id":"b/"}]}`,
+		"expanded array":  `[{"@id":"http://h.test/c/","` + Contains + `":[{"@id":"http://h.test/c/a"}]},{"@id":"http://h.test/c/","` + Contains + `":[{"@id":"http://h.test/c/b/"}]}]`,
+		"relative":        `{"@id":"","` + Contains + `":[{"@id":"a"},{"@id":"b/"}]}`,
 		"graph":           `{"@context":{"ldp":"http://www.w3.org/ns/ldp#"},"@graph":[{"@id":"./","ldp:contains":[{"@id":"a"},{"@id":"b/"}]}]}`,
 		"prefix":          `{"@context":{"l":"http://www.w3.org/ns/ldp#"},"@id":"http://h.test/c/","l:contains":["a","b/"]}`,
 		"term":            `{"@context":{"id":"@id","has":{"@id":"ldp:contains","@type":"@id"},"ldp":"http://www.w3.org/ns/ldp#"},"id":".","has":["a","b/"]}`,

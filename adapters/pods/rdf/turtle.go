@@ -272,7 +272,7 @@ func (p *turtle) predicates(subject Term) error {
 func (p *turtle) verb() (Term, error) {
 	p.space()
 	if p.word("a", false) {
-		return iri(rdfType), nil
+		return iri(Type), nil
 	}
 	switch c := p.peek(); {
 	case p.startsVariable(c):
@@ -338,9 +338,9 @@ func (p *turtle) object() (Term, error) {
 	case c == '{' && p.dialect == n3:
 		return p.formula()
 	case p.word("true", p.dialect == sparql):
-		return text("true", xsdNS+"boolean", ""), nil
+		return text("true", XSD+"boolean", ""), nil
 	case p.word("false", p.dialect == sparql):
-		return text("false", xsdNS+"boolean", ""), nil
+		return text("false", XSD+"boolean", ""), nil
 	}
 	s, err := p.iri()
 	return iri(s), err
@@ -383,7 +383,7 @@ func (p *turtle) collection() (Term, error) {
 	}
 	defer func() { p.depth-- }()
 	p.pos++
-	head, cell := iri(rdfNS+"nil"), Term{}
+	head, cell := iri(NS+"nil"), Term{}
 	for !p.take(')') {
 		if p.pos == len(p.in) {
 			return Term{}, syntaxError("')'")
@@ -395,18 +395,18 @@ func (p *turtle) collection() (Term, error) {
 		next := p.fresh()
 		if cell == (Term{}) {
 			head = next
-		} else if err := p.emit(pattern{cell, iri(rdfNS + "rest"), next}); err != nil {
+		} else if err := p.emit(pattern{cell, iri(NS + "rest"), next}); err != nil {
 			return Term{}, err
 		}
 		cell = next
-		if err := p.emit(pattern{cell, iri(rdfNS + "first"), item}); err != nil {
+		if err := p.emit(pattern{cell, iri(NS + "first"), item}); err != nil {
 			return Term{}, err
 		}
 	}
 	if cell == (Term{}) {
 		return head, nil
 	}
-	return head, p.emit(pattern{cell, iri(rdfNS + "rest"), iri(rdfNS + "nil")})
+	return head, p.emit(pattern{cell, iri(NS + "rest"), iri(NS + "nil")})
 }
 
 func (p *turtle) blank() (Term, error) {
@@ -658,13 +658,13 @@ func (p *turtle) number() (Term, error) {
 		p.pos++
 	}
 	whole := p.digits()
-	datatype, fraction := xsdNS+"integer", 0
+	datatype, fraction := XSD+"integer", 0
 	if p.peek() == '.' {
 		p.pos++
 		fraction = p.digits()
 		switch {
 		case fraction > 0:
-			datatype = xsdNS + "decimal"
+			datatype = XSD + "decimal"
 		case whole == 0:
 			return Term{}, syntaxError("a term")
 		case !p.exponent(false):
@@ -676,7 +676,7 @@ func (p *turtle) number() (Term, error) {
 		return Term{}, syntaxError("a term")
 	}
 	if p.exponent(true) {
-		datatype = xsdNS + "double"
+		datatype = XSD + "double"
 	}
 	return text(p.in[start:p.pos], datatype, ""), nil
 }

@@ -157,10 +157,10 @@ type namespace struct{ prefix, iri string }
 
 func namespaces() []namespace {
 	return []namespace{
-		{"acl", "http://www.w3.org/ns/auth/acl#"}, {"dcterms", "http://purl.org/dc/terms/"}, {"foaf", "http://xmlns.com/foaf/0.1/"},
-		{"ldp", ldp}, {"pim", "http://www.w3.org/ns/pim/space#"}, {"rdf", rdfNS}, {"rdfs", "http://www.w3.org/2000/01/rdf-schema#"},
-		{"schema", "https://schema.org/"}, {"solid", solidTerms}, {"stat", "http://www.w3.org/ns/posix/stat#"},
-		{"vcard", "http://www.w3.org/2006/vcard/ns#"}, {"xsd", xsdNS},
+		{"acl", ACL}, {"dcterms", DCTerms}, {"foaf", FOAF},
+		{"ldp", LDP}, {"pim", PIM}, {"rdf", NS}, {"rdfs", "http://www.w3.org/2000/01/rdf-schema#"},
+		{"schema", "https://schema.org/"}, {"solid", Solid}, {"stat", Stat},
+		{"vcard", "http://www.w3.org/2006/vcard/ns#"}, {"xsd", XSD},
 	}
 }
 
@@ -199,7 +199,7 @@ func (w *writer) turtle(triples []Triple) {
 			w.WriteByte(' ')
 		}
 		if !same || triples[i-1].Predicate != t.Predicate {
-			if t.Predicate == rdfType {
+			if t.Predicate == Type {
 				w.WriteString("a ")
 			} else {
 				w.WriteString(w.short(t.Predicate) + " ")
@@ -221,7 +221,7 @@ func (w *writer) declare(triples []Triple) {
 	}
 	for _, t := range triples {
 		note(t.Subject.Value)
-		if t.Predicate != rdfType {
+		if t.Predicate != Type {
 			note(t.Predicate)
 		}
 		if t.Object.Kind == IRI {
@@ -249,7 +249,7 @@ func (w *writer) jsonLD(triples []Triple) error {
 			at[t.Subject] = i
 			nodes = append(nodes, map[string]any{"@id": w.id(t.Subject)})
 		}
-		if t.Predicate == rdfType && t.Object.Kind != Literal {
+		if t.Predicate == Type && t.Object.Kind != Literal {
 			types, _ := nodes[i]["@type"].([]string)
 			nodes[i]["@type"] = append(types, w.id(t.Object))
 			continue

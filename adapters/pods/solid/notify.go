@@ -23,7 +23,7 @@ import (
 
 const (
 	channelPath  = "/.notifications/WebSocketChannel2023/"
-	channelType  = notifications + "WebSocketChannel2023"
+	channelType  = rdf.Notify + "WebSocketChannel2023"
 	maxChannels  = 32 // channels, connected or not, of who owns the whole tree, and as many of all others
 	maxOfAgent   = 16 // channels of one of the others
 	maxAsk       = 16 << 10

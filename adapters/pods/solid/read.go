@@ -17,20 +17,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/pods/wac"
 )
 
-// The terms of listings and of the storage description.
-const (
-	ldp           = "http://www.w3.org/ns/ldp#"
-	rdfType       = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
-	dctModified   = "http://purl.org/dc/terms/modified"
-	posixSize     = "http://www.w3.org/ns/posix/stat#size"
-	posixMtime    = "http://www.w3.org/ns/posix/stat#mtime"
-	ianaTypes     = "http://www.w3.org/ns/iana/media-types/"
-	notifications = "http://www.w3.org/ns/solid/notifications#"
-	pimStorage    = "http://www.w3.org/ns/pim/space#Storage"
-	storageRel    = "http://www.w3.org/ns/solid/terms#storageDescription"
-	xsd           = "http://www.w3.org/2001/XMLSchema#"
-)
-
 // get answers GET, HEAD and OPTIONS.
 func (q *request) get() error {
 	if err := q.allow(need{q.at, wac.Read}); err != nil {
@@ -172,15 +158,15 @@ func (q *request) links() {
 	if subject.path() == q.at.path() {
 		link(q.s.iri(subject.beside(".meta")), "describedby")
 	}
-	link(ldp+"Resource", "type")
+	link(rdf.LDP+"Resource", "type")
 	if q.at.container {
-		link(ldp+"Container", "type")
-		link(ldp+"BasicContainer", "type")
+		link(rdf.LDP+"Container", "type")
+		link(rdf.LDP+"BasicContainer", "type")
 	}
 	if q.at.isRoot() {
-		link(pimStorage, "type")
+		link(rdf.PIM+"Storage", "type")
 	}
-	link(q.s.origin+wellKnown, storageRel)
+	link(q.s.origin+wellKnown, rdf.Solid+"storageDescription")
 }
 
 func (q *request) getContainer() error {
@@ -234,25 +220,25 @@ func (s *Server) list(w io.Writer, r resource, as string) (modified time.Time, e
 // listing describes a container and its members (LDP 1.0, 5.2).
 func (s *Server) listing(r resource, members []member) []rdf.Triple {
 	here := s.iri(r)
-	out := typesAre(here, ldp+"Resource", ldp+"Container", ldp+"BasicContainer")
+	out := typesAre(here, rdf.LDP+"Resource", rdf.LDP+"Container", rdf.LDP+"BasicContainer")
 	for _, m := range members {
 		at := s.iri(m.resource)
-		out = append(out, statement(here, ldp+"contains", iri(at)))
+		out = append(out, statement(here, rdf.Contains, iri(at)))
 	}
 	for _, m := range members {
 		at := s.iri(m.resource)
-		types := []string{ldp + "Resource"}
+		types := []string{rdf.LDP + "Resource"}
 		if m.container {
-			types = append(types, ldp+"Container", ldp+"BasicContainer")
+			types = append(types, rdf.LDP+"Container", rdf.LDP+"BasicContainer")
 		} else if mt := adapters.MediaType(m.contentType); mt != "" {
-			types = append(types, ianaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
+			types = append(types, rdf.MediaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
 		}
 		out = append(out, typesAre(at, types...)...)
 		out = append(out,
-			statement(at, dctModified, literal(m.modified.UTC().Format("2006-01-02T15:04:05.000Z"), "dateTime")),
-			statement(at, posixMtime, literal(fmt.Sprint(m.modified.Unix()), "integer")))
+			statement(at, rdf.Modified, literal(m.modified.UTC().Format("2006-01-02T15:04:05.000Z"), "dateTime")),
+			statement(at, rdf.Mtime, literal(fmt.Sprint(m.modified.Unix()), "integer")))
 		if !m.container {
-			out = append(out, statement(at, posixSize, literal(fmt.Sprint(m.size), "integer")))
+			out = append(out, statement(at, rdf.Size, literal(fmt.Sprint(m.size), "integer")))
 		}
 	}
 	return out
@@ -261,7 +247,7 @@ func (s *Server) listing(r resource, members []member) []rdf.Triple {
 func iri(value string) rdf.Term { return rdf.Term{Kind: rdf.IRI, Value: value} }
 
 func literal(value, datatype string) rdf.Term {
-	return rdf.Term{Kind: rdf.Literal, Value: value, Datatype: xsd + datatype}
+	return rdf.Term{Kind: rdf.Literal, Value: value, Datatype: rdf.XSD + datatype}
 }
 
 func statement(subject, predicate string, object rdf.Term) rdf.Triple {
@@ -271,7 +257,7 @@ func statement(subject, predicate string, object rdf.Term) rdf.Triple {
 func typesAre(subject string, types ...string) []rdf.Triple {
 	var out []rdf.Triple
 	for _, t := range types {
-		out = append(out, statement(subject, rdfType, iri(t)))
+		out = append(out, statement(subject, rdf.Type, iri(t)))
 	}
 	return out
 }
@@ -319,13 +305,13 @@ func (q *request) description() error {
 		return err
 	}
 	storage := q.s.iri(root())
-	triples := typesAre(storage, pimStorage)
+	triples := typesAre(storage, rdf.PIM+"Storage")
 	if q.s.hub != nil {
 		channel := q.s.origin + channelPath
 		triples = append(triples,
-			statement(storage, notifications+"subscription", iri(channel)),
-			statement(channel, notifications+"channelType", iri(notifications+"WebSocketChannel2023")),
-			statement(channel, notifications+"feature", iri(notifications+"state")))
+			statement(storage, rdf.Notify+"subscription", iri(channel)),
+			statement(channel, rdf.Notify+"channelType", iri(rdf.Notify+"WebSocketChannel2023")),
+			statement(channel, rdf.Notify+"feature", iri(rdf.Notify+"state")))
 	}
 	var body bytes.Buffer
 	if err := rdf.Write(&body, as, triples); err != nil {

@@ -50,8 +50,6 @@ type Agent struct {
 	Origin string   // the Origin header of the request, or ""
 }
 
-const ns = "http://www.w3.org/ns/auth/acl#"
-
 // authorization is what an ACL document says about one acl:Authorization.
 type authorization struct {
 	typed    bool // it has the class acl:Authorization
@@ -70,9 +68,9 @@ type authorization struct {
 // agent and the origin must be named. An authorization that names an origin and no agent
 // gives nothing, because a program other than a browser can send any Origin header.
 func Allowed(acl []rdf.Triple, resource string, inherited bool, who Agent) Mode {
-	target := ns + "accessTo"
+	target := rdf.ACL + "accessTo"
 	if inherited {
-		target = ns + "default"
+		target = rdf.ACL + "default"
 	}
 	rules := map[rdf.Term]*authorization{}
 	for _, t := range acl {
@@ -86,18 +84,18 @@ func Allowed(acl []rdf.Triple, resource string, inherited bool, who Agent) Mode 
 			object = t.Object.Value
 		}
 		switch t.Predicate {
-		case "http://www.w3.org/1999/02/22-rdf-syntax-ns#type":
-			a.typed = a.typed || object == ns+"Authorization"
+		case rdf.Type:
+			a.typed = a.typed || object == rdf.ACL+"Authorization"
 		case target:
 			a.applies = a.applies || object != "" && object == resource
-		case ns + "agent":
+		case rdf.ACL + "agent":
 			a.agent = a.agent || object != "" && slices.Contains(who.IDs, object)
-		case ns + "agentClass":
-			a.agent = a.agent || object == "http://xmlns.com/foaf/0.1/Agent" || object == ns+"AuthenticatedAgent" && len(who.IDs) > 0
-		case ns + "origin":
+		case rdf.ACL + "agentClass":
+			a.agent = a.agent || object == rdf.FOAF+"Agent" || object == rdf.ACL+"AuthenticatedAgent" && len(who.IDs) > 0
+		case rdf.ACL + "origin":
 			a.origins = true // also one that is no IRI, which no request has
 			a.ofOrigin = a.ofOrigin || object != "" && object == who.Origin
-		case ns + "mode":
+		case rdf.ACL + "mode":
 			a.modes |= mode(object)
 		}
 	}
@@ -112,13 +110,13 @@ func Allowed(acl []rdf.Triple, resource string, inherited bool, who Agent) Mode 
 
 func mode(iri string) Mode {
 	switch iri {
-	case ns + "Read":
+	case rdf.ACL + "Read":
 		return Read
-	case ns + "Write":
+	case rdf.ACL + "Write":
 		return Write | Append
-	case ns + "Append":
+	case rdf.ACL + "Append":
 		return Append
-	case ns + "Control":
+	case rdf.ACL + "Control":
 		return Control
 	}
 	return 0
