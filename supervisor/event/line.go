@@ -1,7 +1,7 @@
 package event
 
 import (
-	"maps"
+	"slices"
 	"strings"
 )
 
@@ -9,33 +9,21 @@ import (
 var reasons = []string{"error", "message", "reason"}
 
 // onOneLine returns the event with the text of each error on one line: errors.Join puts a newline between
-// its parts. Like masked, it does not change the given event's fields and change.
+// its parts.
 func onOneLine(e Event) Event {
-	if e.Change != nil {
-		if reason, joined := oneLine(e.Change.Reason); joined {
-			change := *e.Change
-			change.Reason = reason
-			e.Change = &change
+	return rewritten(e, oneLine, func(key string, value any) (any, bool) {
+		text, ok := value.(string)
+		if !ok || !slices.Contains(reasons, key) {
+			return value, false
 		}
-	}
-	cloned := false
-	for _, key := range reasons {
-		text, _ := e.Fields[key].(string)
-		text, joined := oneLine(text)
-		if !joined {
-			continue
-		}
-		if !cloned {
-			e.Fields, cloned = maps.Clone(e.Fields), true
-		}
-		e.Fields[key] = text
-	}
-	return e
+		line := oneLine(text)
+		return line, line != text
+	})
 }
 
-func oneLine(text string) (line string, joined bool) {
+func oneLine(text string) string {
 	if !strings.Contains(text, "\n") {
-		return text, false
+		return text
 	}
 	var parts []string
 	for part := range strings.Lines(text) {
@@ -43,5 +31,5 @@ func oneLine(text string) (line string, joined bool) {
 			parts = append(parts, part)
 		}
 	}
-	return strings.Join(parts, "; "), true
+	return strings.Join(parts, "; ")
 }

@@ -19,19 +19,24 @@ func (b *Bus) SetMask(mask func(string) string) {
 	}
 }
 
-// masked returns the event with its texts masked. It does not change the given event's fields and
-// change, because the publisher may still use them.
+// masked returns the event with its texts masked.
 func masked(e Event, mask func(string) string) Event {
+	return rewritten(e, mask, func(_ string, value any) (any, bool) { return maskedValue(value, mask) })
+}
+
+// rewritten returns the event with another reason of its change and other fields. It does not change the given
+// event's fields and change, because the publisher may still use them.
+func rewritten(e Event, reason func(string) string, field func(key string, value any) (other any, changed bool)) Event {
 	if e.Change != nil {
-		if reason := mask(e.Change.Reason); reason != e.Change.Reason {
+		if text := reason(e.Change.Reason); text != e.Change.Reason {
 			change := *e.Change
-			change.Reason = reason
+			change.Reason = text
 			e.Change = &change
 		}
 	}
 	cloned := false
 	for key, value := range e.Fields {
-		other, changed := maskedValue(value, mask)
+		other, changed := field(key, value)
 		if !changed {
 			continue
 		}
