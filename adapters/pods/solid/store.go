@@ -1,8 +1,6 @@
 package solid
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,21 +8,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"mime"
 	"os"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
-	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
@@ -271,196 +264,6 @@ func (s *store) read(r resource, limit int64) ([]byte, document, error) {
 	return raw, doc, nil
 }
 
-// byEnding are the media types that the endings of names tell. The table is part of the program: that of the
-// image may change with the image.
-var byEnding = map[string]string{
-	".ttl": rdf.MediaTurtle, ".acl": rdf.MediaTurtle, ".meta": rdf.MediaTurtle, ".nt": rdf.MediaNTriples, ".jsonld": rdf.MediaJSONLD, ".json": "application/json",
-	".txt": "text/plain", ".md": "text/markdown", ".html": "text/html", ".css": "text/css", ".js": "text/javascript",
-	".csv": "text/csv", ".xml": "application/xml", ".pdf": "application/pdf", ".png": "image/png", ".jpg": "image/jpeg",
-	".jpeg": "image/jpeg", ".gif": "image/gif", ".svg": "image/svg+xml", ".webp": "image/webp",
-}
-
-func typeOfName(name string) string {
-	if t, ok := byEnding[strings.ToLower(path.Ext(name))]; ok {
-		return t
-	}
-	return "application/octet-stream"
-}
-
-// typed is one line of a file in typesDir: the media type of the file with that inode. While a document is
-// replaced, there are two: after a crash, the inode tells which of them holds.
-type typed struct {
-	inode       uint64
-	contentType string
-}
-
-// typesOf reads the lines for a document; none if its name tells its type.
-func typesOf(d *safeopen.Directory, name string) []typed {
-	dir, err := d.Below(typesDir)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var out []typed
-	lines := bufio.NewScanner(io.LimitReader(f, maxTypes))
-	for lines.Scan() && len(out) < 2 {
-		number, contentType, _ := strings.Cut(lines.Text(), " ")
-		inode, err := strconv.ParseUint(number, 10, 64)
-		if _, _, bad := mime.ParseMediaType(contentType); err != nil || bad != nil || !printable(contentType) {
-			return nil
-		}
-		out = append(out, typed{inode, contentType})
-	}
-	return out
-}
-
-// typeOf is the media type of a document. A file that another program has put in the place of one of ours has
-// another inode, as has one that was copied; it keeps the latest type.
-func typeOf(d *safeopen.Directory, name string, inode uint64) string {
-	lines := typesOf(d, name)
-	for _, l := range lines {
-		if l.inode == inode {
-			return l.contentType
-		}
-	}
-	if len(lines) > 0 {
-		return lines[len(lines)-1].contentType
-	}
-	return typeOfName(name)
-}
-
-func printable(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
-}
-
-// setType records the type of a document before the document gets its name.
-func setType(d *safeopen.Directory, name, contentType string, inode uint64, old *document) error {
-	dir, err := d.Below(typesDir)
-	switch {
-	case err == nil:
-	case contentType == typeOfName(name) && (old == nil || old.contentType == contentType):
-		return nil
-	default:
-		if err = d.Mkdir(typesDir, dirMode); err == nil || errors.Is(err, fs.ErrExist) {
-			dir, err = d.Below(typesDir)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	defer dir.Close()
-	var text bytes.Buffer
-	if old != nil {
-		fmt.Fprintf(&text, "%d %s\n", old.inode, old.contentType)
-	}
-	fmt.Fprintf(&text, "%d %s\n", inode, contentType)
-	return errors.Join(dir.WriteFile(name, text.Bytes(), fileMode), dir.Sync())
-}
-
-// upload is a body that was received and is not yet a document.
-type upload struct {
-	s    *store
-	file *os.File
-	name string // in private; "" once it has become a document
-	size int64
-	sum  [sha256.Size]byte
-	body *metered // nil: not counted
-}
-
-// metered is a body whose bytes count among those of uploads in progress, which no quota counts yet.
-type metered struct {
-	io.Reader
-	total *atomic.Int64
-	n     int64
-}
-
-func (m *metered) Read(b []byte) (int, error) {
-	n, err := m.Reader.Read(b)
-	m.n += int64(n)
-	if m.total.Add(int64(n)) > maxUploads {
-		return n, busy()
-	}
-	return n, err
-}
-
-func (m *metered) release() {
-	m.total.Add(-m.n)
-	m.n = 0
-}
-
-// receive writes a body of at most limit bytes to a temporary file and syncs it.
-func (s *store) receive(body io.Reader, limit int64) (*upload, error) {
-	u := &upload{s: s, name: rand.Text()}
-	var err error
-	if u.file, err = s.private.OpenFile(u.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode); err != nil {
-		return nil, broken("the document cannot be stored", err)
-	}
-	u.body, _ = body.(*metered)
-	sum := sha256.New()
-	from := &countedReader{r: body}
-	_, err = io.Copy(io.MultiWriter(u.file, sum), io.LimitReader(from, limit+1))
-	switch u.size = from.n; {
-	case from.err != nil:
-		err = unread(from.err)
-	case err != nil:
-		err = full(err)
-	case from.n > limit:
-		err = overLimit("the body", limit)
-	default:
-		if err = u.file.Sync(); err != nil {
-			err = full(err)
-		}
-	}
-	if err != nil {
-		u.drop()
-		return nil, err
-	}
-	sum.Sum(u.sum[:0])
-	return u, nil
-}
-
-// full says that the file system has no room, where that is why.
-func full(err error) *fault {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		f := faulty(adapters.CodePayloadTooLarge, "the file system of the pods has no room for the document").with(507) // Insufficient Storage, RFC 4918
-		f.cause = err
-		return f
-	}
-	return broken("the document cannot be stored", err)
-}
-
-// countedReader keeps failures of the client apart from those of the file.
-type countedReader struct {
-	r   io.Reader
-	n   int64
-	err error
-}
-
-func (c *countedReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.n += int64(n)
-	if err != nil && err != io.EOF {
-		c.err = err
-	}
-	return n, err
-}
-
-// drop closes the file, and removes it if it has not become a document.
-func (u *upload) drop() {
-	u.file.Close()
-	if u.body != nil {
-		defer u.body.release()
-	}
-	if u.name != "" {
-		_ = u.s.private.Remove(u.name) // the next start of the server removes it
-	}
-}
-
 // put gives an upload its name. check decides on the document that is there now, nil if there is none. made are the
 // containers that were missing.
 func (s *store) put(r resource, u *upload, contentType string, check func(old *document) error) (doc document, made []resource, created bool, err error) {
@@ -499,28 +302,6 @@ func existing(d *safeopen.Directory, name string) (*document, error) {
 }
 
 var taken = faulty(adapters.CodeConflict, "a container, or a file that is no document, has this name")
-
-func (u *upload) become(d *safeopen.Directory, name, contentType string, old *document) (document, error) {
-	info, err := u.file.Stat()
-	if err == nil {
-		err = setType(d, name, contentType, describe(info).inode, old)
-	}
-	if err == nil {
-		if err = u.s.private.Move(u.name, d, name); err == nil {
-			u.name = ""
-			err = d.Sync()
-		}
-	}
-	if err == nil {
-		info, err = u.file.Stat()
-	}
-	if err != nil {
-		return document{}, full(err)
-	}
-	doc := describe(info)
-	doc.contentType = contentType
-	return doc, nil
-}
 
 // stamp gives a document a modification time that no other one of this server has: the ETags of two writes
 // within a tick of the kernel's clock must differ. A kernel before 5.8 refuses that (utimensat(2)); the inode and
