@@ -29,8 +29,8 @@ type rules struct {
 	inherited bool
 }
 
-// rulesOf finds the effective access list: that of the resource itself, or else that of the nearest container. If that
-// list cannot be read, nobody has access. Without any list, nobody has either.
+// rulesOf finds the effective access list: that of the resource itself, or else that of the nearest container. All
+// access is denied if that list cannot be read, and if there is no list.
 func (s *Server) rulesOf(r resource) rules { return s.rulesBy(s.store.open, r) }
 
 // opener is open or openHeld of the store.

@@ -415,8 +415,8 @@ func (s *served) subscribe(who webID, topic string) (a answer, receiveFrom strin
 	return a, got.ReceiveFrom
 }
 
-// Channels are for those who may read the topic, as long as they may. There is a bounded number, and a reader that does not
-// read holds up nobody.
+// Only who may read the topic gets a channel, as long as that is so. The number of channels is bounded, and a client that reads
+// nothing does not stop the others.
 func TestChannels(t *testing.T) {
 	s := serve(t, nil)
 	s.put("/d/x", "text/plain", "0").is(201)
