@@ -483,14 +483,20 @@ func lastLine(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	from := max(0, info.Size()-lineMost)
-	tail, err := io.ReadAll(io.NewSectionReader(f, from, lineMost))
-	if err != nil {
-		return nil, err
+	var tail []byte
+	// Nearly all lines are short, and the boot waits for this.
+	for _, most := range []int64{4 << 10, lineMost} {
+		tail = make([]byte, min(info.Size(), most))
+		if _, err := f.ReadAt(tail, info.Size()-int64(len(tail))); err != nil {
+			return nil, err
+		}
+		tail = bytes.TrimRight(tail, "\n")
+		if at := bytes.LastIndexByte(tail, '\n'); at >= 0 {
+			return tail[at+1:], nil
+		}
 	}
-	tail = bytes.TrimRight(tail, "\n")
 	if len(tail) == 0 {
 		return nil, nil
 	}
-	return tail[bytes.LastIndexByte(tail, '\n')+1:], nil
+	return tail, nil
 }

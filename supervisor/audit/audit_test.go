@@ -186,6 +186,19 @@ func TestALineIsBounded(t *testing.T) {
 	}
 }
 
+// The last line of a file can be longer than what Open reads at first.
+func TestTheChainGoesOnAfterALineOfAnyLength(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	for _, n := range []int{0, 3 << 10, 4 << 10, 5 << 10, bodyMost / 2, lineMost, 0} {
+		l := open(t, path)
+		l.Append(Entry{Via: "socket", Action: "stop", Details: map[string]any{"programs": strings.Repeat("x", n)}})
+		l.Flush()
+	}
+	if r, err := open(t, path).Check(); err != nil || r.Problem != "" || r.Lines != 7 || r.Last != 7 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestRemovedLinesStayMissing(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"removed":  os.Remove,
