@@ -61,7 +61,7 @@ Exit status:
 			}
 			cfg, err := podServerConfig(c.variable)
 			if err != nil {
-				return usageError("%w", err)
+				return usageError("%w\nin a manifest, the keys of [integrations.solid_pod_rs] set these variables", err)
 			}
 			if storage != "" {
 				cfg.Root = storage
@@ -85,7 +85,8 @@ type podServerSettings struct {
 	solid.Config
 	address string
 	level   slog.Level
-	useless []string // variables that have no effect here
+	// unchecked says that requests are to be taken without a check of their signatures, which agentctl does not do.
+	unchecked bool
 }
 
 // defaultPodBase is the default of integrations.solid_pod_rs.base_url. It stands for the address of the listener, whatever
@@ -137,14 +138,7 @@ func podServerConfig(getenv func(string) string) (podServerSettings, error) {
 	default:
 		wrong("JSS_NOTIFICATIONS is %q: agentctl sends notifications only over websocket, or off", shortened(kind))
 	}
-	if !on("JSS_ENABLE_SCHNORR_VERIFY", true) {
-		s.useless = append(s.useless, "JSS_ENABLE_SCHNORR_VERIFY=false")
-	}
-	for _, name := range []string{"JSS_ENABLE_WEBHOOK_SIGNING", "JSS_V04_COMPAT"} {
-		if getenv(name) != "" && on(name, true) {
-			s.useless = append(s.useless, name)
-		}
-	}
+	s.unchecked = !on("JSS_ENABLE_SCHNORR_VERIFY", true)
 	if on("JSS_ENABLE_DID_NOSTR", true) {
 		s.Document = didDocument
 	}
@@ -179,8 +173,8 @@ func didDocument(name string) (document []byte, pod string, ok bool) {
 // servePods listens and serves until ctx ends.
 func (c *cli) servePods(ctx context.Context, s podServerSettings) error {
 	s.Log = slog.New(slog.NewJSONHandler(escapedLines{c}, &slog.HandlerOptions{Level: s.level}))
-	if len(s.useless) > 0 {
-		s.Log.Warn("these variables have no effect: agentctl sends no webhooks, has no older version and always checks signatures", "variables", s.useless)
+	if s.unchecked {
+		s.Log.Warn("JSS_ENABLE_SCHNORR_VERIFY=false has no effect: agentctl always checks signatures")
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", s.address)
