@@ -195,7 +195,11 @@ agentctl logs --since. The event Lagged stands for events that agentinit no
 longer has.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError("events takes no NAME, but got %[1]q; use: agentctl why %[1]s", args[0])
+				instead := "agentctl why " + args[0]
+				if strings.ToLower(args[0]) != args[0] {
+					instead = "agentctl events | grep " + args[0] // an event, such as ProgramCrashed
+				}
+				return usageError("events takes no NAME, but got %q; use: %s", args[0], instead)
 			}
 			return nil
 		},
