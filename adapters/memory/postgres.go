@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -156,9 +157,10 @@ func asPostgres(err error) error {
 	case !errors.As(err, &server):
 		e := adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
 		// The text of a ConnectError also names user and database. That of its cause has only address and
-		// reason, one line for each address.
+		// reason, one line for each address, and one with and one without TLS.
 		if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-			e.Message += ": " + escape.Line(strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; "), maxReason)
+			lines := slices.Compact(strings.Split(connect.Unwrap().Error(), "\n"))
+			e.Message += ": " + escape.Line(strings.Join(lines, "; "), maxReason)
 		}
 		return e
 	}

@@ -19,20 +19,24 @@ func newAdapters(c *cli) *cobra.Command {
 		Use: "adapters", Short: "Show the adapter slots, their classes and their health", Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Show the adapter slots, their classes and their health.
 
-LAST ERROR is why a slot is not healthy. A healthy slot has one while the latest
-call failed, for instance on a full disk: reads go on there, so its health is
-good.`,
+LAST ERROR is why a slot is not healthy, with the time of the error. A healthy
+slot has one until such a call succeeds again. On a full disk, reads go on, so
+its health is good. Without calls, the cause may have gone since.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/adapters", nil, nil)
 			type row struct {
 				Slot, Wanted, Active, State, Since string
 				LastError                          string `json:"last_error"`
+				LastErrorAt                        string `json:"last_error_at"`
 				ContractVersion                    string `json:"contract_version"`
 			}
 			return show(c, raw, err, func(l items[row]) {
 				colour := map[string]string{"healthy": green, "degraded": yellow, "unhealthy": red, "off": dim}
 				rows := make([][]cell, len(l.Items))
 				for i, s := range l.Items {
+					if s.LastError != "" {
+						s.LastError = s.LastErrorAt + " " + s.LastError
+					}
 					rows[i] = texts(s.Slot, s.Wanted, s.Active, s.State, s.Since, s.ContractVersion, s.LastError)
 					rows[i][3].Style = colour[s.State]
 				}

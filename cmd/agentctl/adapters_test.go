@@ -419,6 +419,19 @@ func TestBackupThatFails(t *testing.T) {
 	}
 }
 
+// A healthy slot keeps the error of its latest call: only the time tells whether it is news.
+func TestErrorsOfSlotsHaveTheirTime(t *testing.T) {
+	cfg := controltest.New().Own()
+	cfg.Adapters = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte(`{"items":[{"slot":"memory","state":"healthy","last_error":"no server","last_error_at":"2026-11-30T15:42:47.000Z"},
+			{"slot":"pods","state":"off","last_error_at":null}]}`))
+	})
+	out, _ := (&slotsBox{t: t, socket: controltest.Serve(t, cfg)}).run(0, "", "adapters")
+	if !strings.Contains(out, " 2026-11-30T15:42:47.000Z no server\n") {
+		t.Errorf("adapters:\n%s", out)
+	}
+}
+
 // A process that may only read over the socket cannot write to the slots either.
 func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
 	var granted []control.Access
