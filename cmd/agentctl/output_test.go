@@ -14,6 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 )
 
 // full is a disk that is full after room bytes.
@@ -114,5 +115,17 @@ func TestPairsKeepTheirValue(t *testing.T) {
 		if err := (*pairs)(&env).Set(text); err == nil {
 			t.Errorf("%q is accepted", text)
 		}
+	}
+}
+
+// Zombies count toward the limit of processes, so an operator must see them beside the processes.
+func TestUseNamesZombies(t *testing.T) {
+	p := listing.Program{Program: api.Program{PID: 7, Usage: &api.ProgramUsage{Processes: 1, Zombies: 19}}}
+	if s := useText(p); !strings.HasSuffix(s, ", processes 1, threads 0, open files 0, zombies 19") {
+		t.Error(s)
+	}
+	p.Usage.Zombies = 0
+	if s := useText(p); strings.Contains(s, "zombies") {
+		t.Error(s)
 	}
 }

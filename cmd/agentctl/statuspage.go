@@ -167,7 +167,11 @@ func useText(p listing.Program) string {
 	if p.PID == 0 {
 		return fmt.Sprintf("CPU %.2fs in all runs", u.CPUSeconds)
 	}
-	return fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, listing.Bytes(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
+	text := fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, listing.Bytes(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
+	if u.Zombies > 0 {
+		text += fmt.Sprintf(", zombies %d", u.Zombies)
+	}
+	return text
 }
 
 // limitsText lists the limits of the specification. Those that the box reports as in force replace

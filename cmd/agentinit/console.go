@@ -108,7 +108,7 @@ func (b *box) programUsage() []api.ProgramUsage {
 	for i, p := range snap.Programs {
 		u := b.system.Usage(p.Name, p.Run, now)
 		out[i] = api.ProgramUsage{
-			Name: p.Name, CPUSeconds: u.CPU.Seconds(), MemoryBytes: u.RSS, Processes: u.Members, Threads: u.Threads, OpenFiles: u.FDs,
+			Name: p.Name, CPUSeconds: u.CPU.Seconds(), MemoryBytes: u.RSS, Processes: u.Members, Threads: u.Threads, OpenFiles: u.FDs, Zombies: u.Zombies,
 		}
 	}
 	return out

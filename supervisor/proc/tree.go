@@ -379,7 +379,11 @@ func tasksOf(pids []int) (tasks []task) {
 }
 
 // descend lists the living processes among the roots and below them.
-func descend(roots []task) []task {
+func descend(roots []task) []task { return alive(withZombies(roots)) }
+
+// withZombies lists the processes among the roots and below them, also those that have ended and whose parent has not
+// waited for them.
+func withZombies(roots []task) []task {
 	tasks := slices.Clone(roots)
 	known := map[int]bool{}
 	for i := 0; i < len(tasks); i++ {
@@ -396,7 +400,7 @@ func descend(roots []task) []task {
 			}
 		}
 	}
-	return alive(tasks)
+	return tasks
 }
 
 // stillListed reads about the children that a list from the time listed names, in clock ticks since the
@@ -425,7 +429,7 @@ func descendSlowly(roots []task) []task {
 	if err != nil {
 		return nil
 	}
-	return alive(below(roots, byParent, listed))
+	return below(roots, byParent, listed)
 }
 
 // below adds to the roots what is below them according to a list of all processes from the time listed.

@@ -417,6 +417,22 @@ func TestOwns(t *testing.T) {
 	}
 }
 
+// TestUsageCountsZombies: a program that does not wait for its children uses up its limit of processes with them.
+func TestUsageCountsZombies(t *testing.T) {
+	o := newOwner(t, Options{})
+	p := startTester(t, o, sh("true & exec "+built.Path(t)+" memory 1"))
+	p.line(t)
+	for end := time.Now().Add(patience); ; {
+		u, err := o.Usage(p.ID, time.Now())
+		if err != nil || u.Members > 2 || time.Now().After(end) {
+			t.Fatalf("got %+v, %v", u, err)
+		}
+		if u.Zombies == 1 && u.Members == 1 {
+			return
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})

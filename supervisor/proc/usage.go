@@ -17,6 +17,7 @@ type Usage struct {
 	FDs     int   // open descriptors of the members whose descriptors can be counted
 	Members int
 	Threads int
+	Zombies int // processes that have ended and that their parent has not waited for; they count toward limits of processes
 	Blind   int // members whose descriptors cannot be counted
 }
 
@@ -32,7 +33,11 @@ func (o *Owner) Usage(id uint64, since time.Time) (Usage, error) {
 	var u Usage
 	var cpu time.Duration
 	page := int64(os.Getpagesize())
-	for _, t := range o.treeSince(p, since) {
+	for _, t := range withZombies(o.rootsSince(p, since)) {
+		if t.dead() {
+			u.Zombies++
+			continue
+		}
 		u.Members++
 		u.Threads += t.threads
 		u.RSS += t.rssPages * page

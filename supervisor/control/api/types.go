@@ -179,6 +179,7 @@ type ProgramUsage struct {
 	Processes   int     `json:"processes"`
 	Threads     int     `json:"threads"`
 	OpenFiles   int     `json:"open_files"`
+	Zombies     int     `json:"zombies,omitempty"` // ended processes that their parent has not waited for
 }
 
 // Processes are the living processes of one program. A parent comes before its
