@@ -273,7 +273,7 @@ func sandboxShape() *shape {
 		field("tcp_connect", ports("Ports it may connect to; absent means all.")),
 		field("seccomp", enum("System call filter: default allows what container engines allow, strict less.", "default", "strict")),
 		field("allow_syscalls", texts("System calls that the filter allows in addition.").eg([]any{"ptrace"})),
-		field("deny_syscalls", texts("System calls that fail with EPERM, with or without a filter.").eg([]any{"ptrace"})),
+		field("deny_syscalls", texts("System calls that fail with EPERM, with or without a filter. If `io_uring` can do one of them too, `io_uring_setup` fails as well, unless `allow_syscalls` names it.").eg([]any{"ptrace"})),
 		field("private_tmp", onOff("The program gets /tmp and /var/tmp of its own, in memory; needs CAP_SYS_ADMIN.")),
 		field("mode", enum("audit only reports what would be refused.", "enforce", "audit", "off").def("enforce")),
 	).absent()

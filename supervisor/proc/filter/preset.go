@@ -170,7 +170,17 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 	if err := set(pol.Allow, "allow"); err != nil {
 		return nil, err
 	}
+	if pol.ringDoesDenied() {
+		out[known["io_uring_setup"]] = "deny"
+	}
 	return out, set(pol.Deny, "deny")
+}
+
+// ringDoesDenied tells whether a program could do with io_uring(7) what Deny refuses. An Allow of
+// io_uring_setup takes precedence.
+func (pol Policy) ringDoesDenied() bool {
+	does := func(call string) bool { return slices.Contains(sections()["io_uring"], call) }
+	return slices.ContainsFunc(pol.Deny, does) && !slices.Contains(pol.Allow, "io_uring_setup")
 }
 
 // span is a range of numbers with the same answer.
