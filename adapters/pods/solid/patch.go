@@ -171,6 +171,9 @@ func (q *request) rdfChange(mediaType string, raw []byte) (change, error) {
 	if errors.Is(err, rdf.ErrUnsupported) {
 		return change{}, faulty(adapters.CodeUnsupported, "the patch %s", err).with(http.StatusNotImplemented)
 	}
+	if errors.Is(err, rdf.ErrNotPatch) { // RFC 5789, 2.2: 400 is for what is not even N3
+		return change{}, faulty(adapters.CodeValidation, "the patch %s", err).with(http.StatusUnprocessableEntity)
+	}
 	if err != nil {
 		return change{}, unfit(err, adapters.CodeValidation, "the patch %s")
 	}

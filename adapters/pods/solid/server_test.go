@@ -337,6 +337,9 @@ func TestPatches(t *testing.T) {
 	patch("/d.ttl", "text/n3", n3+`solid:deletes { <#a> <http://x/p> "one" }; solid:inserts { <#a> <http://x/p> "two" }.`).is(204)
 	patch("/d.ttl", "text/n3", n3+`solid:deletes { <#a> <http://x/p> "one" }.`).is(409)
 	patch("/d.ttl", "text/n3", "no patch").is(400)
+	patch("/d.ttl", "text/n3", "<#a> <http://x/p> 1 .").is(422)
+	patch("/d.ttl", "text/n3", n3+`solid:inserts { <#a> <http://x/p> [] }.`).is(422)
+	patch("/d.ttl", "application/sparql-update", "no patch").is(400)
 	patch("/d.ttl", "application/sparql-update", `DELETE DATA { <#a> <http://x/p> "two" }; INSERT DATA { <#a> <http://x/p> "three" }`).is(204)
 	if a := s.do(owner, "GET", "/d.ttl", "", "Accept", "application/n-triples"); strings.TrimSpace(a.body) != "<"+s.base+`/d.ttl#a> <http://x/p> "three" .` {
 		t.Errorf("patched: %s", a.body)
