@@ -1,6 +1,7 @@
 package solid
 
 import (
+	"cmp"
 	"errors"
 	"net/url"
 	"os"
@@ -27,6 +28,7 @@ type rules struct {
 	of        resource // whose list it is
 	triples   []rdf.Triple
 	inherited bool
+	failed    *fault // of the server: it could not read the list
 }
 
 // rulesOf finds the effective access list: that of the resource itself, or else that of the nearest container. All
@@ -45,7 +47,11 @@ func (s *Server) rulesBy(open opener, r resource) rules {
 		}
 		if !errors.Is(err, absent) {
 			s.seldom(list.path(), "an access list cannot be used and denies all access", err)
-			return rules{of: at}
+			denied := rules{of: at}
+			if f, ok := errors.AsType[*fault](err); ok && f.cause != nil {
+				denied.failed = f
+			}
+			return denied
 		}
 		if at.isRoot() {
 			return rules{of: at}
@@ -172,6 +178,7 @@ func (q *request) still(needs ...need) error {
 func (q *request) judgeBy(opens opener, needs []need) (open bool, err error) {
 	public := wac.Agent{Origin: q.agent.Origin}
 	open, denied := true, false
+	var failed *fault
 	for i, n := range needs {
 		subject, control := n.on.subject()
 		if control {
@@ -184,9 +191,13 @@ func (q *request) judgeBy(opens opener, needs []need) (open bool, err error) {
 			q.w.Header().Set("WAC-Allow", wac.Allow(user, everyone))
 		}
 		open = open && everyone.Has(n.modes)
-		denied = denied || !user.Has(n.modes)
+		if !user.Has(n.modes) {
+			denied, failed = true, cmp.Or(failed, list.failed)
+		}
 	}
 	switch {
+	case failed != nil:
+		return false, failed
 	case denied && len(q.agent.IDs) == 0:
 		return false, faulty(adapters.CodeUnauthenticated, "this needs a signed request (NIP-98)")
 	case denied:

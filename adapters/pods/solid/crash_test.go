@@ -3,14 +3,18 @@ package solid
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"io/fs"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // answered is the status of the answer to a request of everyone.
@@ -153,3 +157,82 @@ func TestQuotaIsExact(t *testing.T) {
 	}
 }
 
+// On a full or read-only file system, a long answer stays in memory, within a limit.
+func TestLongAnswersWithoutAFile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	gone, err := safeopen.MakeDirectory(dir, 0o700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	if err := os.Remove(dir); err != nil { // no file can be made there
+		t.Fatal(err)
+	}
+	s := &store{private: gone}
+	long := strings.Repeat("0123456789", 10_000)
+	answer := s.spool("the answer")
+	for _, part := range []string{long, long[:5]} {
+		if n, err := answer.Write([]byte(part)); err != nil || n != len(part) {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if got, err := io.ReadAll(answer.reader()); err != nil || string(got) != long+long[:5] {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	s.held.Add(maxHeld - 100_005)
+	more := s.spool("the answer")
+	if _, err := more.Write([]byte(long)); err == nil {
+		t.Error("there is no limit")
+	}
+	more.close()
+	answer.close()
+	if got := s.held.Load(); got != maxHeld-100_005 {
+		t.Errorf("%d bytes are still counted", got-maxHeld+100_005)
+	}
+}
+
+// If the file system is full in the middle of an answer, the answer goes on in memory.
+func TestLongAnswerWhoseFileIsFull(t *testing.T) {
+	s := opened(t).store
+	answer := s.spool("the answer")
+	defer answer.close()
+	long := strings.Repeat("x", maxShort)
+	for _, part := range []string{long, "more", "and", "more"} {
+		if answer.file != nil && part == "and" {
+			read, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(answer.file.Fd()))) // cannot be written
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.file.Close()
+			answer.file = read
+		}
+		if _, err := answer.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := io.ReadAll(answer.reader()); err != nil || string(got) != long+"moreandmore" || answer.file != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// A server that cannot open an access list says so: it does not deny the access as if the list did.
+func TestNoFileDescriptors(t *testing.T) {
+	s := opened(t)
+	if got := s.answered(t, "GET", "/d/kept", "", ""); got != 200 {
+		t.Fatalf("before: %d", got)
+	}
+	var old unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := s.answered(t, "GET", "/d/kept", "", "")
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got != 503 {
+		t.Errorf("without a file descriptor: %d", got)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
@@ -46,7 +48,14 @@ func (f *fault) with(status int) *fault {
 
 // broken is a failure of the server itself. The cause goes to its log, not to the client.
 func broken(what string, err error) *fault {
-	return &fault{code: adapters.CodeInternal, text: what, cause: err}
+	f := &fault{code: adapters.CodeInternal, text: what, cause: err}
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM): // these pass
+		f.code, f.retry = adapters.CodeUnavailable, 1
+	case errors.Is(err, unix.EROFS):
+		f.text += ": the file system of the pods is read-only"
+	}
+	return f
 }
 
 func (q *request) fail(err error) {

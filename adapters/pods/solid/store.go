@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ const (
 type store struct {
 	root    *safeopen.Directory
 	private *safeopen.Directory
-	lock    *os.File // private: one server at a time has a tree
+	lock    *os.File     // private: one server at a time has a tree
+	held    atomic.Int64 // see maxHeld
 
 	// mu makes a document and its media type change together. It is held while names change, never while a
 	// body is read or written.
