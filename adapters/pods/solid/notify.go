@@ -87,6 +87,11 @@ func (h *hub) subscribe(q *request) error {
 	if err := q.allow(need{topic, wac.Read}); err != nil {
 		return err
 	}
+	if q.standing == Anyone { // the channel keeps the rights of the agent, also those that it gets later
+		if err := q.use(); err != nil {
+			return err
+		}
+	}
 	if err := q.signed(sha256.Sum256(raw)); err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (q *request) patch() error {
 	if old == nil {
 		needs = q.creating(q.at, wac.Append)
 	}
-	if _, err := q.judge(needs); err != nil {
+	if err := q.judge(needs); err != nil {
 		return err
 	}
 	if q.reads { // Accept-Patch tells of which kind the document is

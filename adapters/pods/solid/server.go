@@ -52,12 +52,21 @@ const (
 type Identity interface {
 	// IDs are the agent's names in access lists.
 	IDs() []string
-	// Use marks the signature as used. An error means that it was used before. owner tells that the agent owns the whole tree:
-	// the signatures of others must not fill the memory for its own.
-	Use(owner bool) error
+	// Use marks the signature as used. An error means that it was used before. Agents of one standing must not fill the memory for
+	// those of a higher one.
+	Use(Standing) error
 	// Body checks the digest of the body, before the request has an effect.
-	Body(sum [sha256.Size]byte, owner bool) error
+	Body(sum [sha256.Size]byte, s Standing) error
 }
+
+// Standing is why an agent may do what it asks for.
+type Standing int
+
+const (
+	Anyone Standing = iota // any key may do the same
+	Listed                 // access lists name the agent
+	Owner                  // it owns the whole tree
+)
 
 // Config of a Server.
 type Config struct {
@@ -158,6 +167,9 @@ type request struct {
 	who   Identity // nil = anonymous
 	owner bool     // the agent owns the whole tree
 	reads bool     // the agent may read what it writes, as judge has found
+
+	standing Standing // as judge has found
+	used     bool     // the signature
 }
 
 // ServeHTTP implements http.Handler.

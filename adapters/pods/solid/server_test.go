@@ -43,14 +43,19 @@ func (w webID) Authorize(r *http.Request, _ []byte) error {
 
 func (w webID) IDs() []string { return []string{string(w)} }
 
-func (w webID) Use(owns bool) error {
-	if owns != (w == owner) {
+func (w webID) Use(s solid.Standing) error {
+	if (s == solid.Owner) != (w == owner) {
 		return errors.New("the server errs about who owns the tree")
 	}
 	return nil
 }
 
-func (w webID) Body(_ [sha256.Size]byte, owns bool) error { return w.Use(owns) }
+func (w webID) Body(_ [sha256.Size]byte, s solid.Standing) error {
+	if s == solid.Anyone {
+		return nil
+	}
+	return w.Use(s)
+}
 
 func identify(r *http.Request, _ string) (solid.Identity, error) {
 	id, ok := strings.CutPrefix(r.Header.Get("Authorization"), "WebID ")

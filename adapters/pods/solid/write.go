@@ -216,7 +216,7 @@ func (q *request) signed(sum [sha256.Size]byte) error {
 	if q.who == nil {
 		return nil
 	}
-	if err := q.who.Body(sum, q.owner); err != nil {
+	if err := q.who.Body(sum, q.standing); err != nil {
 		return faulty(adapters.CodeUnauthenticated, "%s", err)
 	}
 	return nil
