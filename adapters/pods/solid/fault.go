@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -104,6 +105,8 @@ func unread(err error) *fault {
 		return f
 	case errors.As(err, &tooLarge):
 		return overLimit("the body", tooLarge.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return faulty(adapters.CodeValidation, "the body has not arrived in time").with(http.StatusRequestTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return faulty(adapters.CodeValidation, "the body is shorter than its Content-Length")
 	}
