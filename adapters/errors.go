@@ -274,7 +274,7 @@ func disabled(slot Slot, degraded bool) *Error {
 	if !degraded {
 		return Errorf(CodeDisabled, "the %s slot is off; adapters.%s in the manifest switches it on at the next boot", slot, slot).With("slot", slot, "degraded", false)
 	}
-	e := Errorf(CodeDisabled, "the %s slot is degraded: its adapter could not connect", slot).
+	e := Errorf(CodeDisabled, "the %s slot is degraded: its adapter could not connect; agentctl adapters shows why", slot).
 		With("slot", slot, "degraded", true).WithRetryAfter(degradedRetryAfter)
 	e.Retryable = true
 	return e

@@ -163,7 +163,7 @@ func solidPodShape() *shape {
 		field("enable_rate_limit", boolean("Request limiter.").def(true)),
 		field("enable_quota", boolean("Storage quota per pod.").def(true)),
 		field("jss_v04_compat", boolean("Compatibility with an older server's behaviour. Without effect with agentctl.").def(true)),
-		field("rate_limit_per_sec", integer("Ceiling per connection, requests a second.").from(1).def(20)),
+		field("rate_limit_per_sec", integer("Ceiling for each connection and for each key, requests a second.").from(1).def(20)),
 		field("quota_default_bytes", integer("Quota per pod in bytes.").from(0).def(10737418240)),
 	)
 }

@@ -222,10 +222,11 @@ type Request struct {
 	// Keyed sends an idempotency key, the caller's or a new one, so that even a write may be
 	// retried.
 	Keyed bool
-	// Upload is a body that is streamed instead of Body. It is read once, so the call is never
-	// retried. UploadSize is its length in bytes, < 0 if unknown.
+	// Upload is a body that is streamed instead of Body. It is read once, so the call is retried only if the peer
+	// wants another signature before it wants the body. UploadSize is its length in bytes, < 0 if unknown.
 	Upload     io.Reader
 	UploadSize int64
+	unread     *bool // of Upload: the latest attempt has not begun to read it
 	// Keep names headers of an error answer that become fields of the error: header to field.
 	Keep map[string]string
 	// Expect are the statuses that mean success; nil = any 2xx.
@@ -236,6 +237,9 @@ type Request struct {
 // be temporary, all within ctx. The error is always an *adapters.Error.
 func (c *Client) Do(ctx context.Context, r Request) (*Response, error) {
 	key := c.key(ctx, r)
+	if r.Upload != nil {
+		r.unread = new(bool)
+	}
 	return retrying(ctx, r, func() (*Response, error) { return c.attempt(ctx, r, key) })
 }
 
@@ -255,7 +259,10 @@ func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) 
 }
 
 func (r Request) repeatable(after adapters.Code) bool {
-	return (r.read() || r.Keyed || after == adapters.CodeUnauthenticated) && r.Upload == nil
+	if r.Upload != nil {
+		return after == adapters.CodeUnauthenticated && r.unread != nil && *r.unread
+	}
+	return r.read() || r.Keyed || after == adapters.CodeUnauthenticated
 }
 
 func (c *Client) key(ctx context.Context, r Request) string {
@@ -316,7 +323,7 @@ func (c *Client) exchange(ctx context.Context, r Request, key string) (*Response
 	defer cancel()
 	if r.Upload != nil {
 		u := newUpload(r.Upload, r.UploadSize, cancel)
-		defer u.stop()
+		defer func() { *r.unread = u.stop() }()
 		r.Upload = u
 	}
 	res, err := c.send(one, r, key)

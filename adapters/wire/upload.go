@@ -21,10 +21,11 @@ type upload struct {
 	stopped atomic.Bool
 	cancel  context.CancelFunc // ends the exchange
 
-	mu   sync.Mutex // held while reading r
-	r    io.Reader
-	left int64 // < 0 = unknown
-	err  error
+	mu    sync.Mutex // held while reading r
+	begun bool
+	r     io.Reader
+	left  int64 // < 0 = unknown
+	err   error
 }
 
 func newUpload(r io.Reader, size int64, cancel context.CancelFunc) *upload {
@@ -40,6 +41,7 @@ func (u *upload) Read(buf []byte) (int, error) {
 	case u.err != nil:
 		return 0, u.err
 	}
+	u.begun = true
 	n, err := u.r.Read(buf)
 	if u.left >= 0 {
 		u.left -= int64(n)
@@ -99,5 +101,12 @@ func (u *upload) failure() error {
 }
 
 // stop ends the upload. A running read of the caller's body ends by itself, and no further read
-// begins.
-func (u *upload) stop() { u.stopped.Store(true) }
+// begins. unread tells that none has begun.
+func (u *upload) stop() (unread bool) {
+	u.stopped.Store(true)
+	if !u.mu.TryLock() {
+		return false
+	}
+	defer u.mu.Unlock()
+	return !u.begun
+}

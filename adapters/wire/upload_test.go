@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,31 @@ func TestUploadsAreNotRepeated(t *testing.T) {
 }
 
 // Once the body is out, the peer has the time of any write to answer.
+// A peer may want another signature, for example in its first second. If it has not asked for the body, the body is still whole.
+func TestUploadIsSignedAgain(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		var got []string
+		c := real(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body := []byte("unread")
+			if reads || len(got) > 0 {
+				body, _ = io.ReadAll(r.Body)
+			}
+			if got = append(got, string(body)); len(got) == 1 {
+				w.Header().Set("Content-Type", adapters.ProblemType)
+				w.WriteHeader(http.StatusUnauthorized)
+				_, _ = io.WriteString(w, `{"code":"UNAUTHENTICATED","status":401,"retryable":true}`)
+			}
+		}))
+		_, err := c.Do(t.Context(), put(strings.NewReader("hello"), 5))
+		if want := []string{"unread", "hello"}; !reads && (err != nil || !slices.Equal(got, want)) {
+			t.Errorf("the peer got %q, want %q: %v", got, want, err)
+		}
+		if reads && (adapters.CodeOf(err) != adapters.CodeUnauthenticated || len(got) != 1) {
+			t.Errorf("a body that was read was sent again: %q, %v", got, err)
+		}
+	}
+}
+
 func TestUploadWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(t, peer(func(r *http.Request) (*http.Response, error) {

@@ -142,18 +142,22 @@ func TestARequestThatWasNotAcceptedIsSentAgain(t *testing.T) {
 		for _, c := range []struct {
 			upload io.Reader
 			again  string
+			reads  bool // the peer, before it answers
 			want   int
-		}{{nil, "true", 2}, {nil, "false", 1}, {strings.NewReader("x"), "true", 1}} {
+		}{{nil, "true", false, 2}, {nil, "false", false, 1}, {strings.NewReader("x"), "true", true, 1}, {strings.NewReader("x"), "true", false, 2}} {
 			signed, sent := 0, 0
 			p := client(t, peer(func(r *http.Request) (*http.Response, error) {
 				if sent++; sent > 1 {
 					return answer(r, 204, "", ""), nil
 				}
+				if c.reads {
+					_, _ = io.ReadAll(r.Body)
+				}
 				return answer(r, 401, adapters.ProblemType, `{"code":"UNAUTHENTICATED","retryable":`+c.again+`}`), nil
 			}), Bearer(func() string { signed++; return "x" }))
 			_, err := p.Do(t.Context(), Request{Method: "POST", Upload: c.upload, UploadSize: -1})
 			if signed != c.want || (err == nil) != (c.want == 2) {
-				t.Errorf("upload %t, retryable %s: signed %d times: %v", c.upload != nil, c.again, signed, err)
+				t.Errorf("upload %t, read %t, retryable %s: signed %d times: %v", c.upload != nil, c.reads, c.again, signed, err)
 			}
 		}
 	})

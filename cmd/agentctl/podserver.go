@@ -218,7 +218,8 @@ func (e escapedLines) Write(line []byte) (int, error) {
 // podSigners checks signed requests (NIP-98).
 type podSigners struct {
 	replay nip98.Replay
-	since  time.Time // an earlier token may have been given to another program, and this server does not know whether it was used
+	anyone nip98.Replay // of subscriptions that any key may make
+	since  time.Time    // an earlier token may have been given to another program, and this server does not know whether it was used
 }
 
 // early tells whether a token was made before the server began, by the present clock: if that was set back meanwhile, since is earlier too.
@@ -264,17 +265,20 @@ type podSigner struct {
 
 func (p *podSigner) IDs() []string { return p.ids }
 
-func (p *podSigner) Use(owner bool) error { return p.signers.use(p.token, p.at, owner) }
+func (p *podSigner) Use(s solid.Standing) error { return p.signers.use(p.token, p.at, s) }
 
-// use marks a token as used. Other keys cannot fill the memory for those that own the whole tree.
-func (p *podSigners) use(t nip98.Token, now time.Time, owner bool) error {
-	if owner {
+// use marks a token as used. Keys of one standing cannot fill the memory for those of a higher one.
+func (p *podSigners) use(t nip98.Token, now time.Time, s solid.Standing) error {
+	switch s {
+	case solid.Owner:
 		return p.replay.Use(t, now)
+	case solid.Listed:
+		return p.replay.UseShared(t, now)
 	}
-	return p.replay.UseShared(t, now)
+	return p.anyone.UseShared(t, now)
 }
 
-func (p *podSigner) Body(sum [sha256.Size]byte, owner bool) error {
+func (p *podSigner) Body(sum [sha256.Size]byte, s solid.Standing) error {
 	token := p.token
 	if p.streamed {
 		var err error
@@ -285,8 +289,10 @@ func (p *podSigner) Body(sum [sha256.Size]byte, owner bool) error {
 		if token.Pubkey != p.token.Pubkey || !token.Created.Equal(p.token.Created) {
 			return errors.New("the body is signed by another key than the request, or at another time")
 		}
-		if err := p.signers.use(token, time.Now(), owner); err != nil {
-			return err
+		if s != solid.Anyone {
+			if err := p.signers.use(token, time.Now(), s); err != nil {
+				return err
+			}
 		}
 	}
 	if token.Payload == nil && sum == sha256.Sum256(nil) {

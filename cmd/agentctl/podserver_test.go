@@ -277,21 +277,21 @@ func (f atEnd) Read([]byte) (int, error) {
 func TestPodServerRemembersAShareOfEachKey(t *testing.T) {
 	var signers podSigners
 	now := time.Now()
-	use := func(key string, id int, owner bool) error {
+	use := func(key string, id int, s solid.Standing) error {
 		p := &podSigner{signers: &signers, at: now, token: nip98.Token{ID: strconv.Itoa(id), Pubkey: key, Created: now}}
-		return p.Use(owner)
+		return p.Use(s)
 	}
 	n := 0
-	for n < 200_000 && use("one", n, false) == nil {
+	for n < 200_000 && use("one", n, solid.Listed) == nil {
 		n++
 	}
 	if n != 10_000 {
 		t.Errorf("one key has room for %d signatures", n)
 	}
-	if err := errors.Join(use("other", n, false), use("mine", n+1, true)); err != nil {
+	if err := errors.Join(use("other", n, solid.Listed), use("mine", n+1, solid.Owner)); err != nil {
 		t.Error(err)
 	}
-	if use("mine", 0, true) == nil {
+	if use("mine", 0, solid.Owner) == nil {
 		t.Error("a signature is used twice")
 	}
 }

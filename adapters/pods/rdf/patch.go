@@ -1,7 +1,6 @@
 package rdf
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -29,7 +28,16 @@ const (
 	ErrNoMatch = errorText("the patch does not match the document")
 	// ErrTooComplex means that the conditions of a patch would take too long to find in the document.
 	ErrTooComplex = errorText("the patch is too complex for the document")
+	// ErrNotPatch means that an N3 document is well-formed, but breaks a rule for patches. The Solid Protocol wants 422.
+	ErrNotPatch = errorText("not an N3 patch")
 )
+
+// notPatch is an ErrNotPatch with its reason.
+type notPatch string
+
+func (e notPatch) Error() string { return string(e) }
+
+func (e notPatch) Unwrap() error { return ErrNotPatch }
 
 // Patch is a list of changes of one document.
 type Patch struct {
@@ -46,8 +54,8 @@ type operation struct{ where, deletes, inserts []pattern }
 // ParsePatch reads a patch: text/n3 as the Solid Protocol 0.11 defines it in 5.3.1, or
 // application/sparql-update. Relative IRIs are resolved against base, the URL of the document.
 //
-// As the Protocol says, blank nodes in solid:inserts and solid:deletes of an N3 patch are an error (the
-// HTTP status is 422): a blank node of a document has no name by which a patch could mean it. A blank
+// As the Protocol says, blank nodes in solid:inserts and solid:deletes of an N3 patch are an error: a
+// blank node of a document has no name by which a patch could mean it. A blank
 // node in solid:where means any node, as a variable does; if two mappings of the variables differ only
 // in what blank nodes stand for, they are the same mapping. SPARQL Update
 // inserts blank nodes as new nodes and refuses them in what is deleted.
@@ -87,7 +95,7 @@ func parseN3Patch(doc []byte, base *url.URL) (*Patch, error) {
 		return nil, err
 	}
 	if !r.typed {
-		return nil, errors.New("has no solid:InsertDeletePatch")
+		return nil, notPatch("has no solid:InsertDeletePatch")
 	}
 	part := func(name string) []pattern {
 		f, ok := r.parts[Solid+name]
@@ -106,11 +114,11 @@ func parseN3Patch(doc []byte, base *url.URL) (*Patch, error) {
 	}
 	for _, t := range slices.Concat(op.deletes, op.inserts) {
 		if t.has(Blank) {
-			return nil, errors.New("has a blank node in solid:inserts or solid:deletes")
+			return nil, notPatch("has a blank node in solid:inserts or solid:deletes")
 		}
 		for _, x := range t.terms() {
 			if x.Kind == variable && !known[x] {
-				return nil, fmt.Errorf("has a variable %q that solid:where does not have", escape.Line(x.Value, 40))
+				return nil, notPatch(fmt.Sprintf("has a variable %q that solid:where does not have", escape.Line(x.Value, 40)))
 			}
 		}
 	}
@@ -127,17 +135,17 @@ type n3Patch struct {
 
 func (r *n3Patch) take(t pattern) error {
 	if t.has(variable) {
-		return errors.New("has a variable outside of the formulas")
+		return notPatch("has a variable outside of the formulas")
 	}
 	part := t.p.Value == Solid+"where" || t.p.Value == Solid+"deletes" || t.p.Value == Solid+"inserts"
 	typed := t.p.Value == Type && t.o == iri(Solid+"InsertDeletePatch")
 	switch {
 	case !part && t.o.Kind == formula:
-		return errors.New("has a formula that is no part of a patch")
+		return notPatch("has a formula that is no part of a patch")
 	case !part && !typed:
 		return nil
 	case r.found && r.subject != t.s:
-		return errors.New("has more than one patch")
+		return notPatch("has more than one patch")
 	}
 	r.subject, r.found = t.s, true
 	if typed {
@@ -145,7 +153,7 @@ func (r *n3Patch) take(t pattern) error {
 		return nil
 	}
 	if _, twice := r.parts[t.p.Value]; twice || t.o.Kind != formula {
-		return fmt.Errorf("does not have exactly one formula as %s", strings.TrimPrefix(t.p.Value, Solid))
+		return notPatch("does not have exactly one formula as " + strings.TrimPrefix(t.p.Value, Solid))
 	}
 	r.parts[t.p.Value] = t.o
 	return nil

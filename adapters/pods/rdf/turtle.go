@@ -421,7 +421,7 @@ func (p *turtle) blank() (Term, error) {
 // formula reads { … } of N3. In a patch, it has only triples in it (Solid Protocol 0.11, 5.3.1).
 func (p *turtle) formula() (Term, error) {
 	if p.inside || len(p.formulas) == maxFormulas {
-		return Term{}, syntaxError("a formula that is not in another one, and at most three")
+		return Term{}, notPatch("has a formula in a formula, or more than three")
 	}
 	p.inside = true
 	triples, err := p.block()

@@ -1,6 +1,7 @@
 package solid
 
 import (
+	"cmp"
 	"errors"
 	"net/url"
 	"os"
@@ -27,6 +28,7 @@ type rules struct {
 	of        resource // whose list it is
 	triples   []rdf.Triple
 	inherited bool
+	failed    *fault // of the server: it could not read the list
 }
 
 // rulesOf finds the effective access list: that of the resource itself, or else that of the nearest container. All
@@ -45,7 +47,11 @@ func (s *Server) rulesBy(open opener, r resource) rules {
 		}
 		if !errors.Is(err, absent) {
 			s.seldom(list.path(), "an access list cannot be used and denies all access", err)
-			return rules{of: at}
+			denied := rules{of: at}
+			if f, ok := errors.AsType[*fault](err); ok && f.cause != nil {
+				denied.failed = f
+			}
+			return denied
 		}
 		if at.isRoot() {
 			return rules{of: at}
@@ -143,35 +149,57 @@ func (q *request) public(r resource) bool {
 	return q.s.modes(q.s.rulesOf(r), wac.Agent{Origin: q.agent.Origin}).Has(wac.Read)
 }
 
-// allow checks all needs, and marks the signature as used if they are met by it alone. Strangers cannot fill the memory of
-// used signatures: only one that has opened something is remembered.
+// allow checks all needs, and marks the signature as used. That of a request that any key may make is not remembered: who has seen
+// one can sign another, and keys that cost nothing cannot fill the memory.
 func (q *request) allow(needs ...need) error {
-	open, err := q.judge(needs)
-	if err != nil || open || q.who == nil {
+	if err := q.judge(needs); err != nil {
 		return err
 	}
-	if err := q.who.Use(q.owner); err != nil {
+	return q.useOnce()
+}
+
+func (q *request) useOnce() error {
+	if q.used || q.standing == Anyone {
+		return nil
+	}
+	return q.use()
+}
+
+// use marks the signature as used.
+func (q *request) use() error {
+	if q.who == nil {
+		return nil
+	}
+	q.used = true
+	standing := q.standing
+	if q.owner {
+		standing = Owner
+	}
+	if err := q.who.Use(standing); err != nil {
 		return faulty(adapters.CodeUnauthenticated, "%s", err)
 	}
 	return nil
 }
 
-// judge checks all needs. open tells that everyone may do the same. It tells the modes on the first need in WAC-Allow. An
-// access list needs Control of its subject, whatever the modes.
-func (q *request) judge(needs []need) (open bool, err error) {
+// judge checks all needs. It tells the modes on the first need in WAC-Allow. An access list needs Control of its subject, whatever the
+// modes.
+func (q *request) judge(needs []need) error {
 	return q.judgeBy(q.s.store.open, needs)
 }
 
 // still checks all needs again at the moment of a write, when the store is locked: rights may have been taken away while the
 // body was on its way.
 func (q *request) still(needs ...need) error {
-	_, err := q.judgeBy(q.s.store.openHeld, needs)
-	return err
+	if err := q.judgeBy(q.s.store.openHeld, needs); err != nil {
+		return err
+	}
+	return q.useOnce()
 }
 
-func (q *request) judgeBy(opens opener, needs []need) (open bool, err error) {
-	public := wac.Agent{Origin: q.agent.Origin}
-	open, denied := true, false
+func (q *request) judgeBy(opens opener, needs []need) error {
+	public, anyKey := wac.Agent{Origin: q.agent.Origin}, wac.Agent{Origin: q.agent.Origin, IDs: []string{""}}
+	common, denied := true, false
+	var failed *fault
 	for i, n := range needs {
 		subject, control := n.on.subject()
 		if control {
@@ -183,16 +211,26 @@ func (q *request) judgeBy(opens opener, needs []need) (open bool, err error) {
 			q.reads = user.Has(wac.Read) || control && user.Has(wac.Control)
 			q.w.Header().Set("WAC-Allow", wac.Allow(user, everyone))
 		}
-		open = open && everyone.Has(n.modes)
-		denied = denied || !user.Has(n.modes)
+		common = common && q.s.modes(list, anyKey).Has(n.modes)
+		if !user.Has(n.modes) {
+			denied, failed = true, cmp.Or(failed, list.failed)
+		}
 	}
 	switch {
+	case failed != nil:
+		return failed
 	case denied && len(q.agent.IDs) == 0:
-		return false, faulty(adapters.CodeUnauthenticated, "this needs a signed request (NIP-98)")
+		return faulty(adapters.CodeUnauthenticated, "this needs a signed request (NIP-98)")
 	case denied:
-		return false, faulty(adapters.CodePermissionDenied, "the access lists do not allow this")
+		return faulty(adapters.CodePermissionDenied, "the access lists do not allow this")
+	case common:
+		q.standing = Anyone
+	case q.owner:
+		q.standing = Owner
+	default:
+		q.standing = Listed
 	}
-	return open, nil
+	return nil
 }
 
 // creating are the needs of a request that makes a resource: beside those on itself, Append on the nearest container

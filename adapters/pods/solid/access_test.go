@@ -1,13 +1,16 @@
 package solid_test
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/solid"
 )
 
 // What each agent may do in a pod that is its owner's, with one public document.
@@ -160,4 +163,52 @@ func TestAppendWithoutRead(t *testing.T) {
 		}
 	}
 	s.do(stranger, "PATCH", "/d/r", insert, "Content-Type", "text/n3").is(204)
+}
+
+// uses is an agent that remembers how its signatures were used.
+type uses struct {
+	webID
+	of *sync.Map // webID → solid.Standing
+}
+
+func (u uses) Use(s solid.Standing) error {
+	u.of.Store(u.webID, s)
+	return nil
+}
+
+// Keys cost nothing: the signatures of keys that no access list names are not remembered, except for a subscription, which lasts.
+func TestSignaturesThatAreRemembered(t *testing.T) {
+	var used sync.Map
+	s := serve(t, func(c *solid.Config) {
+		c.Identify = func(r *http.Request, url string) (solid.Identity, error) {
+			who, err := identify(r, url)
+			if err != nil {
+				return nil, err
+			}
+			return uses{who.(webID), &used}, nil
+		}
+	})
+	const here = "acl:accessTo <./>; acl:default <./>"
+	s.do(owner, "PUT", "/a/.acl", rule("o", me, allModes, here)+rule("l", "acl:agent <https://listed.test/#me>", allModes, here)+
+		"<#any> a acl:Authorization; acl:agentClass acl:AuthenticatedAgent; "+here+"; acl:mode acl:Read, acl:Append.", "Content-Type", "text/turtle").is(201)
+	for _, c := range []struct {
+		what   string
+		do     func()
+		who    webID
+		want   any
+		unused bool
+	}{
+		{what: "any key reads", who: "https://fresh.test/1", do: func() { s.do("https://fresh.test/1", "GET", "/a/", "").is(200) }, unused: true},
+		{what: "any key posts", who: "https://fresh.test/2", do: func() { s.do("https://fresh.test/2", "POST", "/a/", "x", "Content-Type", "a/b").is(201) }, unused: true},
+		{what: "any key is refused", who: "https://fresh.test/3", do: func() { s.do("https://fresh.test/3", "PUT", "/a/x", "x", "Content-Type", "a/b").is(403) }, unused: true},
+		{what: "any key subscribes", who: "https://fresh.test/4", do: func() { a, _ := s.subscribe("https://fresh.test/4", s.base+"/a/"); a.is(200) }, want: solid.Anyone},
+		{what: "a listed key writes", who: "https://listed.test/#me", do: func() { s.do("https://listed.test/#me", "PUT", "/a/x", "x", "Content-Type", "a/b").is(201) }, want: solid.Listed},
+		{what: "the owner subscribes", who: owner, do: func() { a, _ := s.subscribe(owner, s.base+"/a/"); a.is(200) }, want: solid.Owner},
+	} {
+		used.Clear()
+		c.do()
+		if got, ok := used.Load(c.who); ok == c.unused || ok && got != c.want {
+			t.Errorf("%s: used %v as %v, want %v", c.what, ok, got, c.want)
+		}
+	}
 }

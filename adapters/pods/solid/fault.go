@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
@@ -46,7 +49,14 @@ func (f *fault) with(status int) *fault {
 
 // broken is a failure of the server itself. The cause goes to its log, not to the client.
 func broken(what string, err error) *fault {
-	return &fault{code: adapters.CodeInternal, text: what, cause: err}
+	f := &fault{code: adapters.CodeInternal, text: what, cause: err}
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM): // these pass
+		f.code, f.retry = adapters.CodeUnavailable, 1
+	case errors.Is(err, unix.EROFS):
+		f.text += ": the file system of the pods is read-only"
+	}
+	return f
 }
 
 func (q *request) fail(err error) {
@@ -95,6 +105,8 @@ func unread(err error) *fault {
 		return f
 	case errors.As(err, &tooLarge):
 		return overLimit("the body", tooLarge.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return faulty(adapters.CodeValidation, "the body has not arrived in time").with(http.StatusRequestTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return faulty(adapters.CodeValidation, "the body is shorter than its Content-Length")
 	}

@@ -87,6 +87,11 @@ func (h *hub) subscribe(q *request) error {
 	if err := q.allow(need{topic, wac.Read}); err != nil {
 		return err
 	}
+	if q.standing == Anyone { // the channel keeps the rights of the agent, also those that it gets later
+		if err := q.use(); err != nil {
+			return err
+		}
+	}
 	if err := q.signed(sha256.Sum256(raw)); err != nil {
 		return err
 	}
@@ -127,6 +132,29 @@ func (h *hub) subscribe(q *request) error {
 		panic(http.ErrAbortHandler)
 	}
 	return nil
+}
+
+// asking are the subscriptions of guests at work, the oldest first.
+type asking struct {
+	mu  sync.Mutex
+	all []*http.ResponseController
+}
+
+// enter adds one. If there are too many, the oldest one's body is not waited for any longer.
+func (a *asking) enter(w http.ResponseWriter) (leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := http.NewResponseController(w)
+	a.all = append(a.all, one)
+	if len(a.all) > maxAsking {
+		_ = a.all[0].SetReadDeadline(time.Unix(1, 0)) // an error does not matter: only a connection of a test has no deadlines
+		a.all = a.all[1:]
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.all = slices.DeleteFunc(a.all, func(other *http.ResponseController) bool { return other == one })
+	}
 }
 
 // topic is the resource with an IRI of this server.

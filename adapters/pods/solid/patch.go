@@ -51,7 +51,7 @@ func (q *request) patch() error {
 	if old == nil {
 		needs = q.creating(q.at, wac.Append)
 	}
-	if _, err := q.judge(needs); err != nil {
+	if err := q.judge(needs); err != nil {
 		return err
 	}
 	if q.reads { // Accept-Patch tells of which kind the document is
@@ -170,6 +170,9 @@ func (q *request) rdfChange(mediaType string, raw []byte) (change, error) {
 	p, err := rdf.ParsePatch(mediaType, raw, base)
 	if errors.Is(err, rdf.ErrUnsupported) {
 		return change{}, faulty(adapters.CodeUnsupported, "the patch %s", err).with(http.StatusNotImplemented)
+	}
+	if errors.Is(err, rdf.ErrNotPatch) { // RFC 5789, 2.2: 400 is for what is not even N3
+		return change{}, faulty(adapters.CodeValidation, "the patch %s", err).with(http.StatusUnprocessableEntity)
 	}
 	if err != nil {
 		return change{}, unfit(err, adapters.CodeValidation, "the patch %s")

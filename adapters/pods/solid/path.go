@@ -90,6 +90,23 @@ func (r resource) beside(ending string) resource {
 	return r.parent().in(r.name()+ending, false)
 }
 
+// auxiliaries are the auxiliary resources of a document.
+func (r resource) auxiliaries() []resource {
+	if r.container || adapters.PodAuxiliary(r.name()) {
+		return nil
+	}
+	return []resource{r.beside(".acl"), r.beside(".meta")}
+}
+
+// from are the containers in the path of a container, from the i-th on.
+func (r resource) from(i int) []resource {
+	var out []resource
+	for ; i < len(r.names); i++ {
+		out = append(out, resource{names: r.names[:i+1], container: true})
+	}
+	return out
+}
+
 // subject is the resource that an auxiliary one describes, or the resource itself. control tells that the
 // resource is an access list, also one of an auxiliary resource.
 func (r resource) subject() (subject resource, control bool) {

@@ -135,7 +135,7 @@ func (q *quotas) refresh(pod resource, u *usage) {
 	}
 }
 
-// take counts a document that is about to get by bytes larger; false if the pod has no room for it.
+// take counts what makes the pod of a resource by bytes larger; false if the pod has no room for it.
 func (q *quotas) take(r resource, by int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,12 +157,24 @@ func (q *quotas) back(r resource, by int64) {
 	}
 }
 
-// made counts containers that were made.
-func (q *quotas) made(containers []resource) {
+// costOfMaking is what new containers cost the pod of r.
+func costOfMaking(r resource, containers []resource) (sum int64) {
+	for _, c := range containers {
+		if podOf(c).path() == podOf(r).path() {
+			sum += entryCost
+		}
+	}
+	return sum
+}
+
+// elsewhere counts new containers that are not in the pod of r: the container of the pod itself.
+func (q *quotas) elsewhere(r resource, made []resource) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, c := range containers {
-		q.used[podOf(c).path()].add(entryCost)
+	for _, c := range made {
+		if pod := podOf(c).path(); pod != podOf(r).path() {
+			q.used[pod].add(entryCost)
+		}
 	}
 }
 
@@ -205,20 +217,17 @@ func (q *quotas) count(pod resource) (int64, error) {
 	}
 	defer d.Close()
 	left := q.most
-	skip := ""
-	if pod.isRoot() {
-		skip = "pods"
-	}
-	sum, err := sumOf(d, skip, &left, maxNested)
+	sum, err := sumOf(d, pod.isRoot(), &left, maxNested)
 	if err != nil {
 		return 0, broken("the size of the pod cannot be found out", err)
 	}
 	return sum, nil
 }
 
-// sumOf adds up the sizes of the files below a directory.
-func sumOf(d *safeopen.Directory, skip string, left *int, depth int) (sum int64, err error) {
-	names, err := d.Names(func(name string) bool { return name != skip && name != privateDir }, *left)
+// sumOf adds up the sizes of the files below a directory. Of the directory pods in the root, it leaves out what is in its
+// directories.
+func sumOf(d *safeopen.Directory, isRoot bool, left *int, depth int) (sum int64, err error) {
+	names, err := d.Names(func(name string) bool { return name != privateDir && name != typesDir }, *left)
 	if err != nil {
 		return 0, err
 	}
@@ -243,7 +252,11 @@ func sumOf(d *safeopen.Directory, skip string, left *int, depth int) (sum int64,
 			if err != nil {
 				return 0, err
 			}
-			n, err := sumOf(below, "", left, depth-1)
+			deeper := depth - 1
+			if isRoot && name == "pods" {
+				deeper = 0
+			}
+			n, err := sumOf(below, false, left, deeper)
 			if err = errors.Join(err, below.Close()); err != nil {
 				return 0, err
 			}

@@ -37,7 +37,8 @@ const (
 	// maxGuests is how many requests may be at work of agents that do not own the whole tree. One that reads slowly holds its place for
 	// as long as transfer.
 	maxGuests = 64
-	// maxAsking is how many of their subscriptions are at work besides: before its body is there, nobody knows whether one is allowed.
+	// maxAsking is how many of their subscriptions are at work besides: before the body of one is there, it is unknown whether it is
+	// allowed. If there is one more, the oldest gives way.
 	maxAsking = 16
 	// maxUploads bounds the bytes of their uploads that are not yet documents.
 	maxUploads = 512 << 20
@@ -52,12 +53,21 @@ const (
 type Identity interface {
 	// IDs are the agent's names in access lists.
 	IDs() []string
-	// Use marks the signature as used. An error means that it was used before. owner tells that the agent owns the whole tree:
-	// the signatures of others must not fill the memory for its own.
-	Use(owner bool) error
+	// Use marks the signature as used. An error means that it was used before. Agents of one standing must not fill the memory for
+	// those of a higher one.
+	Use(Standing) error
 	// Body checks the digest of the body, before the request has an effect.
-	Body(sum [sha256.Size]byte, owner bool) error
+	Body(sum [sha256.Size]byte, s Standing) error
 }
+
+// Standing is why an agent may do what it asks for.
+type Standing int
+
+const (
+	Anyone Standing = iota // any key may do the same
+	Listed                 // access lists name the agent
+	Owner                  // it owns the whole tree
+)
 
 // Config of a Server.
 type Config struct {
@@ -95,7 +105,7 @@ type Server struct {
 	// all requests of the others, asking those of their subscriptions.
 	heavy   [2]chan struct{}
 	guests  chan struct{}
-	asking  chan struct{}
+	asking  asking
 	uploads atomic.Int64 // see maxUploads
 	limits  rate.Limit
 	agents  *rate.Callers[string]
@@ -107,7 +117,7 @@ type Server struct {
 func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, origin: cfg.BaseURL, aliases: cfg.Aliases, hosts: map[string]string{},
-		guests: make(chan struct{}, maxGuests), asking: make(chan struct{}, maxAsking),
+		guests:   make(chan struct{}, maxGuests),
 		limits:   rate.Limit{PerSecond: float64(cfg.RatePerSecond), Burst: float64(cfg.RatePerSecond)},
 		troubles: rate.NewCallers[string](rate.Limit{PerSecond: 1.0 / 60, Burst: 1}, 1000),
 	}
@@ -158,6 +168,9 @@ type request struct {
 	who   Identity // nil = anonymous
 	owner bool     // the agent owns the whole tree
 	reads bool     // the agent may read what it writes, as judge has found
+
+	standing Standing // as judge has found
+	used     bool     // the signature
 }
 
 // ServeHTTP implements http.Handler.
@@ -215,14 +228,14 @@ func (q *request) serve() error {
 	if secret, ok := strings.CutPrefix(q.r.URL.Path, channelPath); ok && secret != "" && q.s.hub != nil {
 		return q.s.hub.connect(q, secret) // which has limits of its own
 	}
-	if !q.owner && q.r.URL.Path != health {
-		places := q.s.guests
-		if q.r.URL.Path == channelPath {
-			places = q.s.asking
-		}
+	switch {
+	case q.owner, q.r.URL.Path == health:
+	case q.r.URL.Path == channelPath:
+		defer q.s.asking.enter(q.w)()
+	default:
 		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
+		case q.s.guests <- struct{}{}:
+			defer func() { <-q.s.guests }()
 		default:
 			return busy()
 		}

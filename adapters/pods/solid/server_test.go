@@ -43,14 +43,19 @@ func (w webID) Authorize(r *http.Request, _ []byte) error {
 
 func (w webID) IDs() []string { return []string{string(w)} }
 
-func (w webID) Use(owns bool) error {
-	if owns != (w == owner) {
+func (w webID) Use(s solid.Standing) error {
+	if (s == solid.Owner) != (w == owner) {
 		return errors.New("the server errs about who owns the tree")
 	}
 	return nil
 }
 
-func (w webID) Body(_ [sha256.Size]byte, owns bool) error { return w.Use(owns) }
+func (w webID) Body(_ [sha256.Size]byte, s solid.Standing) error {
+	if s == solid.Anyone {
+		return nil
+	}
+	return w.Use(s)
+}
 
 func identify(r *http.Request, _ string) (solid.Identity, error) {
 	id, ok := strings.CutPrefix(r.Header.Get("Authorization"), "WebID ")
@@ -337,6 +342,9 @@ func TestPatches(t *testing.T) {
 	patch("/d.ttl", "text/n3", n3+`solid:deletes { <#a> <http://x/p> "one" }; solid:inserts { <#a> <http://x/p> "two" }.`).is(204)
 	patch("/d.ttl", "text/n3", n3+`solid:deletes { <#a> <http://x/p> "one" }.`).is(409)
 	patch("/d.ttl", "text/n3", "no patch").is(400)
+	patch("/d.ttl", "text/n3", "<#a> <http://x/p> 1 .").is(422)
+	patch("/d.ttl", "text/n3", n3+`solid:inserts { <#a> <http://x/p> [] }.`).is(422)
+	patch("/d.ttl", "application/sparql-update", "no patch").is(400)
 	patch("/d.ttl", "application/sparql-update", `DELETE DATA { <#a> <http://x/p> "two" }; INSERT DATA { <#a> <http://x/p> "three" }`).is(204)
 	if a := s.do(owner, "GET", "/d.ttl", "", "Accept", "application/n-triples"); strings.TrimSpace(a.body) != "<"+s.base+`/d.ttl#a> <http://x/p> "three" .` {
 		t.Errorf("patched: %s", a.body)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ const (
 type store struct {
 	root    *safeopen.Directory
 	private *safeopen.Directory
-	lock    *os.File // private: one server at a time has a tree
+	lock    *os.File     // private: one server at a time has a tree
+	held    atomic.Int64 // see maxHeld
 
 	// mu makes a document and its media type change together. It is held while names change, never while a
 	// body is read or written.
@@ -65,6 +67,7 @@ func openStore(dir string, warn func(path, what string, err error)) (*store, err
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	s.finish(warn)
 	count := 0
 	left, err := s.private.Names(func(string) bool { count++; return count <= maxLeft }, maxLeft)
 	for _, name := range left {
@@ -264,19 +267,34 @@ func (s *store) read(r resource, limit int64) ([]byte, document, error) {
 	return raw, doc, nil
 }
 
-// put gives an upload its name. check decides on the document that is there now, nil if there is none. made are the
-// containers that were missing.
-func (s *store) put(r resource, u *upload, contentType string, check func(old *document) error) (doc document, made []resource, created bool, err error) {
+// replace writes a file by way of the private directory: the next start removes from there what a crash leaves.
+func (s *store) replace(d *safeopen.Directory, name string, data []byte) error {
+	temp := rand.Text()
+	if err := s.private.WriteFile(temp, data, fileMode); err != nil {
+		return err
+	}
+	if err := s.private.Move(temp, d, name); err != nil {
+		return errors.Join(err, s.private.Remove(temp))
+	}
+	return nil
+}
+
+// decide allows a write or returns its error. old is the document or container that is there now, nil if there is none; making are
+// the containers that are missing.
+type decide func(old *document, making []resource) error
+
+// put gives an upload its name. made are the containers that were missing.
+func (s *store) put(r resource, u *upload, contentType string, check decide) (doc document, made []resource, created bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, made, err := s.makeDir(r.parent(), func() error { return check(nil) })
+	d, made, err := s.makeDir(r.parent(), func(making []resource) error { return check(nil, making) })
 	if err != nil {
 		return document{}, made, false, err
 	}
 	defer d.Close()
 	old, err := existing(d, r.name())
 	if err == nil {
-		err = check(old)
+		err = check(old, made)
 	}
 	if err == nil {
 		s.stamp(u.file)
@@ -313,8 +331,8 @@ func (s *store) stamp(f *os.File) {
 }
 
 // makeDir opens a container, and makes it and its parents if they are missing. Before the first is made, it calls
-// before. The caller holds mu.
-func (s *store) makeDir(r resource, before func() error) (*safeopen.Directory, []resource, error) {
+// before with all that are missing. The caller holds mu.
+func (s *store) makeDir(r resource, before func(making []resource) error) (*safeopen.Directory, []resource, error) {
 	var made []resource
 	d, err := s.root.Below()
 	for i, name := range s.renamed(r.names) {
@@ -324,7 +342,7 @@ func (s *store) makeDir(r resource, before func() error) (*safeopen.Directory, [
 		next, openErr := d.Below(name)
 		if errors.Is(openErr, fs.ErrNotExist) {
 			if len(made) == 0 {
-				if err := before(); err != nil {
+				if err := before(r.from(i)); err != nil {
 					d.Close()
 					return nil, nil, err
 				}
@@ -350,10 +368,10 @@ func (s *store) makeDir(r resource, before func() error) (*safeopen.Directory, [
 }
 
 // create makes a container, which must not exist.
-func (s *store) create(r resource, check func(old *document) error) ([]resource, error) {
+func (s *store) create(r resource, check decide) ([]resource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, made, err := s.makeDir(r, func() error { return check(nil) })
+	d, made, err := s.makeDir(r, func(making []resource) error { return check(nil, making) })
 	if err != nil {
 		return made, err
 	}
@@ -361,14 +379,14 @@ func (s *store) create(r resource, check func(old *document) error) ([]resource,
 	if len(made) > 0 {
 		return made, nil
 	}
-	if err := check(&document{}); err != nil {
+	if err := check(&document{}, nil); err != nil {
 		return nil, err
 	}
 	return nil, faulty(adapters.CodeConflict, "the container exists already")
 }
 
-// remove deletes a document with its auxiliary resources, or an empty container.
-func (s *store) remove(r resource, check func(old *document) error) error {
+// remove deletes a document with its auxiliary resources, or an empty container. It calls gone for all that is deleted.
+func (s *store) remove(r resource, check func(old *document) error, gone func(r resource, size int64)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, err := s.below(r.parent())
@@ -377,7 +395,7 @@ func (s *store) remove(r resource, check func(old *document) error) error {
 	}
 	defer d.Close()
 	if r.container {
-		return s.removeContainer(d, r.name(), check)
+		return s.removeContainer(d, r, check, gone)
 	}
 	f, doc, err := openIn(d, r.name())
 	if err != nil {
@@ -387,36 +405,103 @@ func (s *store) remove(r resource, check func(old *document) error) error {
 	if err := check(&doc); err != nil {
 		return err
 	}
+	note := s.note(d, r)
 	if err := d.Remove(r.name()); err != nil {
+		_ = s.private.Remove(note) // if it stays, the next start finds the document and does nothing
 		return broken("the document cannot be deleted", err)
 	}
-	// The document goes first: without its access list, the rules of its container would hold for it.
-	gone := []string{r.name() + ".acl", r.name() + ".meta"}
-	if adapters.PodAuxiliary(r.name()) {
-		gone = nil
-	}
-	err = d.Sync()
-	for _, name := range gone {
-		if removeErr := d.Remove(name); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
-			err = errors.Join(err, removeErr)
-		}
-	}
-	if types, belowErr := d.Below(typesDir); belowErr == nil {
-		for _, name := range append(gone, r.name()) {
-			_ = types.Remove(name) // most have none, and what stays is not listed
-		}
+	gone(r, doc.size)
+	if types, err := d.Below(typesDir); err == nil {
+		_ = types.Remove(r.name()) // most have none, and what stays is not listed
 		types.Close()
 	}
-	if err != nil {
+	err = d.Sync()
+	// The document goes first: without its access list, the rules of its container would hold for it.
+	if err = errors.Join(err, removeAuxiliaries(d, r, gone)); err != nil {
 		return broken("the document is deleted, and what belongs to it is not", err)
 	}
+	if note != "" {
+		_ = s.private.Remove(note) // the next start does nothing for it, or removes what is left of the document again
+	}
 	return nil
+}
+
+// noted begins the name of a file in privateDir that has the path of a document which is being deleted.
+const noted = "deleting-"
+
+// note writes down that a document is being deleted, if there are auxiliary resources that must not outlive it: its access list
+// would hold for the next document of that name. It returns the name of the note, "" if there is none. A full file system has no room for
+// one, and must not prevent a deletion.
+func (s *store) note(d *safeopen.Directory, r resource) string {
+	if !slices.ContainsFunc(r.auxiliaries(), func(a resource) bool { _, err := d.Stat(a.name()); return err == nil }) {
+		return ""
+	}
+	name := noted + rand.Text()
+	if s.private.WriteFile(name, []byte(r.path()), fileMode) != nil {
+		return ""
+	}
+	return name
+}
+
+// finish removes the auxiliary resources of documents that an earlier server has deleted, before it was killed.
+func (s *store) finish(warn func(path, what string, err error)) {
+	notes, err := s.private.Names(func(name string) bool { return strings.HasPrefix(name, noted) }, maxLeft)
+	for _, name := range notes {
+		err = errors.Join(err, s.finishOne(name))
+	}
+	if err != nil {
+		warn("/"+privateDir, "what an earlier server was deleting cannot be deleted", err)
+	}
+}
+
+func (s *store) finishOne(note string) error {
+	f, err := s.private.OpenFile(note, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	path, err := io.ReadAll(io.LimitReader(f, maxTypes))
+	if err != nil {
+		return err
+	}
+	r, err := parse(string(path))
+	if err != nil || r.container {
+		return nil // no note of this server
+	}
+	d, err := s.below(r.parent())
+	if err != nil {
+		return nil // the container is gone too
+	}
+	defer d.Close()
+	if _, err := d.Stat(r.name()); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return removeAuxiliaries(d, r, func(resource, int64) {})
+}
+
+// removeAuxiliaries removes what belongs to a document.
+func removeAuxiliaries(d *safeopen.Directory, r resource, gone func(r resource, size int64)) (err error) {
+	for _, a := range r.auxiliaries() {
+		entry, statErr := d.Stat(a.name())
+		switch removeErr := d.Remove(a.name()); {
+		case removeErr == nil && statErr == nil:
+			gone(a, entry.Size)
+		case !errors.Is(removeErr, fs.ErrNotExist):
+			err = errors.Join(err, removeErr)
+		}
+		if types, err := d.Below(typesDir); err == nil {
+			_ = types.Remove(a.name())
+			types.Close()
+		}
+	}
+	return err
 }
 
 var filled = faulty(adapters.CodeConflict, "the container is not empty")
 
 // removeContainer moves a container away before it deletes it: what another program puts there meanwhile is not lost.
-func (s *store) removeContainer(d *safeopen.Directory, name string, check func(old *document) error) error {
+func (s *store) removeContainer(d *safeopen.Directory, r resource, check func(old *document) error, gone func(r resource, size int64)) error {
+	name := r.name()
 	inside, err := d.Below(name)
 	if missing(err) {
 		return absent
@@ -440,6 +525,12 @@ func (s *store) removeContainer(d *safeopen.Directory, name string, check func(o
 			return broken("the container cannot be put back", err)
 		}
 		return filled
+	}
+	gone(r, 0)
+	for _, a := range []resource{r.beside(".acl"), r.beside(".meta")} {
+		if entry, err := inside.Stat(a.name()); err == nil {
+			gone(a, entry.Size)
+		}
 	}
 	if err := errors.Join(s.private.RemoveAll(away), d.Sync()); err != nil {
 		return broken("the container cannot be deleted", err)

@@ -85,7 +85,7 @@ func printable(s string) bool {
 }
 
 // setType records the type of a document before the document gets its name.
-func setType(d *safeopen.Directory, name, contentType string, inode uint64, old *document) error {
+func (s *store) setType(d *safeopen.Directory, name, contentType string, inode uint64, old *document) error {
 	dir, err := d.Below(typesDir)
 	switch {
 	case err == nil:
@@ -105,5 +105,5 @@ func setType(d *safeopen.Directory, name, contentType string, inode uint64, old 
 		fmt.Fprintf(&text, "%d %s\n", old.inode, old.contentType)
 	}
 	fmt.Fprintf(&text, "%d %s\n", inode, contentType)
-	return errors.Join(dir.WriteFile(name, text.Bytes(), fileMode), dir.Sync())
+	return errors.Join(s.replace(dir, name, text.Bytes()), dir.Sync())
 }

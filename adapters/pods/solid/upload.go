@@ -116,7 +116,7 @@ func (u *upload) drop() {
 func (u *upload) become(d *safeopen.Directory, name, contentType string, old *document) (document, error) {
 	info, err := u.file.Stat()
 	if err == nil {
-		err = setType(d, name, contentType, describe(info).inode, old)
+		err = u.s.setType(d, name, contentType, describe(info).inode, old)
 	}
 	if err == nil {
 		if err = u.s.private.Move(u.name, d, name); err == nil {

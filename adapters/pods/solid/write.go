@@ -216,7 +216,7 @@ func (q *request) signed(sum [sha256.Size]byte) error {
 	if q.who == nil {
 		return nil
 	}
-	if err := q.who.Body(sum, q.owner); err != nil {
+	if err := q.who.Body(sum, q.standing); err != nil {
 		return faulty(adapters.CodeUnauthenticated, "%s", err)
 	}
 	return nil
@@ -225,8 +225,8 @@ func (q *request) signed(sum [sha256.Size]byte) error {
 // store gives an upload its name. again checks access and conditions at that moment.
 func (q *request) store(at resource, u *upload, contentType string, seen *document, again func(old *document) error) (document, []resource, bool, error) {
 	var counted int64
-	doc, made, created, err := q.s.store.put(at, u, contentType, func(old *document) error {
-		by := costOf(u.size) - costOfDocument(old)
+	doc, made, created, err := q.s.store.put(at, u, contentType, func(old *document, making []resource) error {
+		by := costOf(u.size) - costOfDocument(old) + costOfMaking(at, making)
 		if !q.s.quotas.take(at, by-counted) {
 			return faulty(adapters.CodePayloadTooLarge, "the pod has no room for the document (its quota)")
 		}
@@ -238,9 +238,9 @@ func (q *request) store(at resource, u *upload, contentType string, seen *docume
 		}
 		return again(old)
 	})
-	q.s.quotas.made(made)
+	q.s.quotas.elsewhere(at, made)
 	if err != nil {
-		q.s.quotas.back(at, counted)
+		q.s.quotas.back(at, counted-costOfMaking(at, made)) // the containers stay
 	}
 	return doc, made, created, err
 }
@@ -287,16 +287,22 @@ func (q *request) putContainer() error {
 
 // create makes a container and answers.
 func (q *request) create(at resource, check func(old *document) error) error {
-	switch left, err := q.s.quotas.left(at, nil); {
-	case err != nil:
+	if _, err := q.s.quotas.left(at, nil); err != nil {
 		return err
-	case left < entryCost:
-		return faulty(adapters.CodePayloadTooLarge, "the pod has no room for the container (its quota)")
 	}
-	made, err := q.s.store.create(at, check)
-	q.s.quotas.made(made)
+	var counted int64
+	made, err := q.s.store.create(at, func(old *document, making []resource) error {
+		by := costOfMaking(at, making)
+		if !q.s.quotas.take(at, by) {
+			return faulty(adapters.CodePayloadTooLarge, "the pod has no room for the container (its quota)")
+		}
+		counted = by
+		return check(old)
+	})
+	q.s.quotas.elsewhere(at, made)
 	q.s.tellMade(made)
 	if err != nil {
+		q.s.quotas.back(at, counted-costOfMaking(at, made)) // these containers stay
 		return err
 	}
 	q.w.Header().Set("Location", q.s.iri(at))
@@ -415,18 +421,15 @@ func (q *request) delete() error {
 	if err := q.signed(sha256.Sum256(nil)); err != nil {
 		return err
 	}
-	var size int64
 	err := q.s.store.remove(q.at, func(old *document) error {
-		size = old.size
 		if err := q.still(needs...); err != nil {
 			return err
 		}
 		return q.conditions(old)
-	})
+	}, func(r resource, size int64) { q.s.quotas.take(r, -costOf(size)) })
 	if err != nil {
 		return err
 	}
-	q.s.quotas.take(q.at, -costOf(size))
 	q.s.tell(q.at, "")
 	q.w.WriteHeader(http.StatusNoContent)
 	return nil
