@@ -12,7 +12,7 @@ import (
 // initBudget limits the packages that are initialised before main, and their allocations. More
 // initialisation makes the start of every box slower: first check whether new values can be created
 // on first use. The test binary has about twenty packages of its own.
-var initBudget = struct{ packages, allocs int }{255, 5500}
+var initBudget = struct{ packages, allocs int }{250, 4700}
 
 // The test counts the work of a box before its first program starts. Counts do not depend on the
 // load of the machine.

@@ -13,13 +13,15 @@ import (
 
 // ldContext is the active context of JSON-LD. It is never changed once made.
 type ldContext struct {
-	base     resolver
-	document resolver // the base without contexts
+	base     Resolver
+	document Resolver // the base without contexts
 	vocab    string
 	language string
 	terms    map[string]ldTerm
 	lenient  bool
 	remote   bool // a context elsewhere was named; only if lenient
+
+	direction string
 }
 
 // ldTerm is what a context says about a key.
@@ -29,8 +31,10 @@ type ldTerm struct {
 	reverse   bool
 	kind      string // @id, @vocab, a datatype, or ""
 	language  *string
+	direction *string
 	list      bool // arrays are lists
 	languages bool // objects are maps from languages
+	indices   bool // objects are maps from @index
 }
 
 // scope is how a string is expanded.
@@ -141,21 +145,18 @@ func (c *ldContext) setBase(m map[string]any) error {
 		return nil
 	}
 	if v == nil {
-		c.base = resolver{}
+		c.base = Resolver{}
 		return nil
 	}
 	s, ok := v.(string)
 	if !ok {
 		return c.invalid("@base is not a string")
 	}
-	abs, err := c.base.resolve(s)
+	base, err := c.base.Below(s)
 	if err != nil {
 		return err
 	}
-	if len(abs) > maxIRI {
-		return errLongIRI
-	}
-	c.base = resolver{parseReference(abs), true}
+	c.base = base
 	return nil
 }
 
@@ -179,10 +180,17 @@ func (c *ldContext) setDefaults(m map[string]any) error {
 	}
 	if v, ok := m["@language"]; ok {
 		s, _ := v.(string)
-		if v != nil && (s == "" || languageTag(s) != s) {
+		if v != nil && !isLanguage(s) {
 			return c.invalid("@language is not a tag")
 		}
 		c.language = s
+	}
+	if v, ok := m["@direction"]; ok {
+		s, _ := v.(string)
+		if v != nil && !isDirection(s) {
+			return c.invalid("@direction is no direction")
+		}
+		c.direction = s
 	}
 	return nil
 }
@@ -190,14 +198,10 @@ func (c *ldContext) setDefaults(m map[string]any) error {
 // keyword checks a keyword of a context that is no default.
 func (c *ldContext) keyword(name string, v any) error {
 	switch name {
-	case "@base", "@vocab", "@language":
+	case "@base", "@vocab", "@language", "@direction":
 		return nil
 	case "@version":
 		if n, ok := v.(json.Number); ok && n == "1.1" {
-			return nil
-		}
-	case "@direction":
-		if v == nil {
 			return nil
 		}
 	case "@type": // only {"@container": "@set"}: a type is an array
@@ -236,6 +240,11 @@ func (c *ldContext) term(name string, d *definition) error {
 			return err
 		}
 	}
+	if t.list && (t.languages || t.indices) || t.languages && t.indices || t.kind == "@json" && (t.list || t.languages || t.indices) {
+		if err := c.unsupported("containers of a term that do not go together"); err != nil {
+			return err
+		}
+	}
 	if err := c.meaning(&t, name, m, d); err != nil {
 		return err
 	}
@@ -264,19 +273,22 @@ func (c *ldContext) attribute(t *ldTerm, key string, v any, d *definition) error
 			return err
 		case !isText:
 			return c.invalid("the type of a term is no string")
-		case kind == "@json":
-			return c.unsupported("JSON literals")
 		case kind == "@none":
-		case kind == "@id", kind == "@vocab", validIRI(kind):
+		case kind == "@id", kind == "@vocab", kind == "@json", validIRI(kind):
 			t.kind = kind
 		default:
 			return c.invalid("the type of a term is no IRI")
 		}
 	case "@language":
-		if v != nil && (languageTag(s) != s || s == "") {
+		if v != nil && !isLanguage(s) {
 			return c.invalid("the language of a term is no tag")
 		}
 		t.language = &s
+	case "@direction":
+		if v != nil && !isDirection(s) {
+			return c.invalid("the direction of a term is none")
+		}
+		t.direction = &s
 	case "@container":
 		items, ok := v.([]any)
 		if !ok {
@@ -289,6 +301,8 @@ func (c *ldContext) attribute(t *ldTerm, key string, v any, d *definition) error
 				t.list = true
 			case "@language":
 				t.languages = true
+			case "@index":
+				t.indices = true
 			default:
 				return c.unsupported("a container of a term")
 			}
@@ -300,7 +314,7 @@ func (c *ldContext) attribute(t *ldTerm, key string, v any, d *definition) error
 		}
 		t.prefix = b
 	default:
-		if key == "@direction" && v == nil || key == "@protected" && v == false {
+		if key == "@protected" && v == false {
 			return nil
 		}
 		return c.unsupported("a term has " + escape.Line(key, 40))
@@ -312,7 +326,7 @@ func (c *ldContext) attribute(t *ldTerm, key string, v any, d *definition) error
 func (c *ldContext) meaning(t *ldTerm, name string, m map[string]any, d *definition) (err error) {
 	from, given := m["@id"]
 	if r, ok := m["@reverse"]; ok {
-		if given || t.list || t.languages {
+		if given || t.list || t.languages || t.kind == "@json" {
 			return c.invalid("a reverse term has more than its property")
 		}
 		from, given, t.reverse = r, true, true
@@ -328,7 +342,7 @@ func (c *ldContext) meaning(t *ldTerm, name string, m map[string]any, d *definit
 		if t.iri, err = c.expand(s, inVocabulary, d); err != nil {
 			return err
 		}
-		if t.iri == "@context" || !strings.HasPrefix(t.iri, "@") && !HasScheme(t.iri) && !strings.HasPrefix(t.iri, "_:") {
+		if t.iri == "@context" || !isKeyword(t.iri) && !HasScheme(t.iri) && !strings.HasPrefix(t.iri, "_:") {
 			t.iri = ""
 			return c.invalid("the IRI of a term is relative")
 		}
@@ -397,9 +411,17 @@ func (c *ldContext) compact(s string, where scope, d *definition) (string, error
 	case where&inVocabulary != 0 && c.vocab != "":
 		return c.vocab + s, nil
 	case where&belowBase != 0:
-		return c.base.resolve(s)
+		return c.base.Resolve(s)
 	}
 	return s, nil
+}
+
+// directionOf is the direction of the texts under a term.
+func (c *ldContext) directionOf(t ldTerm) string {
+	if t.direction != nil {
+		return *t.direction
+	}
+	return c.direction
 }
 
 // needs defines a term that another one is made of.

@@ -2,6 +2,7 @@ package rdf
 
 import (
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -11,8 +12,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(uint8(0), "<> <http://www.w3.org/ns/ldp#contains> <a>, <b/>, '\\u0000\\U0010ffff' .")
 	f.Add(uint8(0), "BASE <x:/y> _:a <p> _:b.c, (), ([]), <\\u00e9>, 1., .5, '''a'b''' . [] <q> _:b0.")
 	f.Add(uint8(1), "<http://a/s> <http://a/p> \"a\\n\"^^<http://a/d> .\n")
-	for _, doc := range linkedDocs {
-		f.Add(uint8(2), doc)
+	f.Add(uint8(2), `{"@context": {"id": "@1"}, "id:": {}}`)
+	for _, c := range linkedDocs {
+		f.Add(uint8(2), c.doc)
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, doc string) {
 		mediaType := mediaTypes[int(kind)%len(mediaTypes)]
@@ -23,6 +25,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if err == nil {
 			checkRoundTrip(t, all)
+			if mediaType == MediaJSONLD {
+				checkExpanded(t, doc, all)
+			}
 		}
 		// What the strict reader takes, the lenient one takes.
 		n := 0
@@ -36,6 +41,18 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("lenient: %d of %d triples, %v", n, len(all), lenient)
 		}
 	})
+}
+
+// checkExpanded expands a document and reads it again.
+func checkExpanded(t *testing.T, doc string, want []Triple) {
+	once, err := Expand([]byte(doc), docBase(t), nil)
+	if err != nil && !errors.Is(err, ErrTooLarge) {
+		t.Fatal(err)
+	}
+	var got []Triple
+	if err := Parse(MediaJSONLD, once, docBase(t), func(x Triple) { got = append(got, x) }); err == nil && !slices.Equal(anonymous(got), anonymous(want)) {
+		t.Fatalf("%s\n got %s\nwant %s", once, anonymous(got), anonymous(want))
+	}
 }
 
 // A patch is applied as a whole or not at all, and leaves a document that can be written.

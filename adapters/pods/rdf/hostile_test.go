@@ -67,9 +67,33 @@ func TestHostileDocuments(t *testing.T) {
 		if n > MaxTriples {
 			t.Errorf("%s: %d triples", name, n)
 		}
+		if c.mediaType == MediaJSONLD {
+			if out, err := Expand([]byte(c.doc), docBase(t), nil); len(out) > maxWritten {
+				t.Errorf("%s: expanded to %d bytes, %v", name, len(out), err)
+			}
+		}
 		err = ParseLenient(c.mediaType, []byte(c.doc), docBase(t), func(Triple) {})
 		if n := len(fmt.Sprint(err)); n > 200 {
 			t.Errorf("%s: an error of %d bytes", name, n)
+		}
+	}
+}
+
+// What a context says once is written at each use.
+func TestHostileExpansions(t *testing.T) {
+	long := strings.Repeat("a", maxIRI-100)
+	for name, doc := range map[string]string{
+		"numbers":       fill(`{"http://x/p":[1`, ",1", "]}") + strings.Repeat(" ", maxForeign),
+		"datatype":      fill(`{"@context":{"p":{"@id":"x:p","@type":"x:`+long+`"}},"p":[0`, `,0`, "]}"),
+		"language":      fill(`{"@context":{"@language":"`+strings.Repeat("a", maxLanguage)+`"},"x:p":[0`, `,""`, "]}"),
+		"long language": fill(`{"@context":{"@language":"`+strings.Repeat("a", MaxDocument/2)+`"},"x:p":[0`, `,""`, "]}"),
+		"index":         fill(`{"@context":{"p":{"@id":"x:p","@container":"@index"}},"p":{"`+strings.Repeat("a", MaxDocument/2)+`":[0`, `,0`, "]}}"),
+		"lists":         strings.Repeat(`{"x:p":{"@list":[`, 9000) + strings.Repeat("]}}", 9000),
+		"graphs":        strings.Repeat(`{"@graph":`, 9000) + "{}" + strings.Repeat("}", 9000),
+		"index maps":    `{"@context":{"p":{"@id":"x:p","@container":"@index"}},"p":` + strings.Repeat(`{"p":`, 9000) + "1" + strings.Repeat("}", 9000) + "}",
+	} {
+		if out, err := Expand([]byte(doc), docBase(t), nil); err == nil || len(fmt.Sprint(err)) > 200 || len(out) > 0 {
+			t.Errorf("%s: %d bytes, %v", name, len(out), err)
 		}
 	}
 }

@@ -28,6 +28,16 @@ func schemeEnd(ref string) int {
 // a document that is written.
 func validIRI(s string) bool { return HasScheme(s) && cleanIRI(s) }
 
+// Reference is what stands between < and > in Turtle, N3 and SPARQL, without its escapes. An escape must
+// not bring in what may not be there without it.
+func Reference(raw string) (string, error) {
+	ref, err := unescape(raw, false)
+	if err == nil && !cleanIRI(ref) {
+		err = syntaxError("an IRI without spaces or quotes")
+	}
+	return ref, err
+}
+
 func cleanIRI(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; c {
@@ -69,22 +79,35 @@ func parseReference(s string) (r reference) {
 	return r
 }
 
-// resolver resolves references against one base; the zero value has none.
-type resolver struct {
+// Resolver resolves references against one base; the zero value has none.
+type Resolver struct {
 	base reference
 	set  bool
 }
 
-func newResolver(base *url.URL) resolver {
+// NewResolver is for the base of a document; nil is none.
+func NewResolver(base *url.URL) Resolver {
 	if base == nil {
-		return resolver{}
+		return Resolver{}
 	}
-	return resolver{parseReference(base.String()), true}
+	return Resolver{parseReference(base.String()), true}
 }
 
-// resolve makes a reference absolute (RFC 3986, 5.2). An absolute reference stays unchanged; without
+// Below is for a base that a document declares.
+func (r Resolver) Below(ref string) (Resolver, error) {
+	abs, err := r.Resolve(ref)
+	if err != nil {
+		return Resolver{}, err
+	}
+	if len(abs) > maxIRI {
+		return Resolver{}, errLongIRI
+	}
+	return Resolver{parseReference(abs), true}, nil
+}
+
+// Resolve makes a reference absolute (RFC 3986, 5.2). An absolute reference stays unchanged; without
 // a base, a relative one is an error.
-func (r resolver) resolve(ref string) (string, error) {
+func (r Resolver) Resolve(ref string) (string, error) {
 	if HasScheme(ref) {
 		return ref, nil
 	}

@@ -2,6 +2,7 @@ package rdf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,25 +10,74 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/internal/ijson"
 )
 
-// parseJSONLD reads JSON-LD 1.1 (https://www.w3.org/TR/json-ld11/), expanded or compacted by a context
-// that is part of the document. A context elsewhere is never fetched. Contexts inside of terms, named
-// graphs, nesting by @nest, maps by index, id, type or graph, JSON literals, directions, and protected
-// terms are not understood: they are ErrUnsupported, or left out where the reader is lenient.
+// parseJSONLD emits the triples of a JSON-LD document. Named graphs, JSON literals and directions, which
+// are not triples, are ErrUnsupported, or left out where the reader is lenient.
 func parseJSONLD(doc []byte, base *url.URL, lenient bool, emit func(pattern) error) error {
+	w := &ldWalker{out: &ldTriples{emit: emit, lenient: lenient}, lenient: lenient, room: maxExpanded}
+	if lenient {
+		w.room = maxForeignExpanded
+	}
+	return w.document(doc, base)
+}
+
+// Expand returns a JSON-LD document in expanded form (JSON-LD 1.1 API, 5.1), with each IRI that it holds
+// changed by rename. Numbers and JSON literals are as in the document. What Parse refuses in a context,
+// Expand refuses, too.
+func Expand(doc []byte, base *url.URL, rename func(iri string) string) ([]byte, error) {
+	out := newLDText()
+	w := &ldWalker{out: out, room: maxExpanded, rename: rename}
+	if err := w.document(doc, base); err != nil {
+		return nil, err
+	}
+	return out.text()
+}
+
+// ldWalker reads JSON-LD 1.1 (https://www.w3.org/TR/json-ld11/), expanded or compacted by a context that
+// is part of the document, and gives what it says to out. A context elsewhere is never fetched. Contexts
+// inside of terms, nesting by @nest, maps by id, type or graph, and protected terms are not understood:
+// they are ErrUnsupported, or left out where the reader is lenient.
+type ldWalker struct {
+	out      ldOutput
+	lenient  bool
+	contexts int
+	room     int // bytes that IRIs may still take
+	rename   func(iri string) string
+}
+
+// ldOutput takes a document in expanded form, piece by piece in its order.
+type ldOutput interface {
+	// node begins a node: at the top, or as a value of the present key. id is "" if it has none.
+	node(id, index string) error
+	endNode()
+	// key begins the values of a property of a node, or of @type, @graph or @included. Between
+	// key("@reverse") and its end, properties have the node as their object.
+	key(name string) error
+	endKey(name string)
+	class(iri string) error // a value of @type
+	literal(l ldLiteral) error
+	list(index string) error
+	endList() error
+}
+
+// ldLiteral is a value object: a string, number or boolean, or any value if the datatype is @json.
+type ldLiteral struct {
+	value                                any
+	datatype, language, direction, index string
+}
+
+func (w *ldWalker) document(doc []byte, base *url.URL) error {
 	if len(doc) > maxForeign {
 		return fmt.Errorf("%w: has more than %d bytes", ErrTooLarge, maxForeign)
 	}
-	w := &ldWalker{emit: emit, lenient: lenient, room: maxExpanded}
-	if lenient {
-		w.room = maxForeignExpanded
-	} else if err := ijson.Check(doc); err != nil {
-		return err
+	if !w.lenient {
+		if err := ijson.Check(doc); err != nil {
+			return err
+		}
 	}
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -38,7 +88,7 @@ func parseJSONLD(doc []byte, base *url.URL, lenient bool, emit func(pattern) err
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("is not one JSON value")
 	}
-	ctx := &ldContext{base: newResolver(base), lenient: lenient}
+	ctx := &ldContext{base: NewResolver(base), lenient: w.lenient}
 	ctx.document = ctx.base
 	switch v := v.(type) { // JSON-LD 1.1, section 9: "a single node object, a map …, or an array"
 	case map[string]any:
@@ -62,14 +112,6 @@ const (
 	maxTerms    = 1000 // per context
 )
 
-type ldWalker struct {
-	emit     func(pattern) error
-	lenient  bool
-	blanks   int
-	contexts int
-	room     int // bytes that IRIs may still take
-}
-
 // unsupported is the error for what is not understood; none if the reader is lenient.
 func (w *ldWalker) unsupported(what string) error { return leftOut(w.lenient, ErrUnsupported, what) }
 
@@ -85,15 +127,18 @@ func leftOut(lenient bool, kind error, what string) error {
 	return fmt.Errorf("%w: %s", kind, what)
 }
 
-// spend counts the bytes of an expanded IRI.
-func (w *ldWalker) spend(s string) error {
+// named gives an expanded IRI its new name, and counts its bytes.
+func (w *ldWalker) named(s string) (string, error) {
 	if w.room -= len(s); w.room < 0 {
-		return errExpanded
+		return "", errExpanded
 	}
 	if len(s) > maxIRI {
-		return errLongIRI
+		return "", errLongIRI
 	}
-	return nil
+	if w.rename != nil && HasScheme(s) {
+		s = w.rename(s)
+	}
+	return s, nil
 }
 
 // nodes walks a value at the top of a document or of a @graph: nodes and arrays of them. Other values
@@ -129,8 +174,7 @@ func (w *ldWalker) topObject(o *ldObject, depth int) error {
 	if o.has("@value") || o.has("@list") {
 		return nil
 	}
-	_, err := w.node(o, depth+1)
-	return err
+	return w.node(o, o.index(ldProperty{}), depth+1)
 }
 
 // ldObject is an object with its keys expanded.
@@ -141,14 +185,22 @@ type ldObject struct {
 }
 
 type ldProperty struct {
-	iri   string
-	term  ldTerm
-	value any
+	iri     string
+	term    ldTerm
+	value   any
+	reverse bool
+	index   string // that its values have if they have none of their own
 }
 
 func (o *ldObject) has(keyword string) bool {
 	_, ok := o.keywords[keyword]
 	return ok
+}
+
+// index is the @index of an object, or else that of the property it is a value of.
+func (o *ldObject) index(p ldProperty) string {
+	own, _ := o.keywords["@index"].(string)
+	return cmp.Or(own, p.index)
 }
 
 // open applies the context of an object and expands its keys. Keys that mean nothing are left out.
@@ -171,7 +223,7 @@ func (w *ldWalker) open(m map[string]any, ctx *ldContext) (*ldObject, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.spend(name); err != nil {
+		if name, err = w.named(name); err != nil {
 			return nil, err
 		}
 		switch {
@@ -188,7 +240,8 @@ func (w *ldWalker) open(m map[string]any, ctx *ldContext) (*ldObject, error) {
 				return nil, err
 			}
 		case HasScheme(name):
-			o.properties = append(o.properties, ldProperty{name, ctx.terms[key], m[key]})
+			t := ctx.terms[key]
+			o.properties = append(o.properties, ldProperty{iri: name, term: t, value: m[key], reverse: t.reverse})
 		}
 	}
 	return o, nil
@@ -221,56 +274,54 @@ func (w *ldWalker) checkObject(o *ldObject) error {
 	return nil
 }
 
-// node emits the triples of one node object and returns the node.
-func (w *ldWalker) node(o *ldObject, depth int) (Term, error) {
+// node reads one node object.
+func (w *ldWalker) node(o *ldObject, index string, depth int) error {
 	if depth > maxDepth {
-		return Term{}, errTooDeep
+		return errTooDeep
 	}
-	subject, err := w.identify(o)
+	id, err := w.identify(o)
 	if err != nil {
-		return Term{}, err
+		return err
+	}
+	if err := w.out.node(id, index); err != nil {
+		return err
 	}
 	for _, keyword := range slices.Sorted(maps.Keys(o.keywords)) {
-		if err := w.keyword(subject, keyword, o.keywords[keyword], o.ctx, depth); err != nil {
-			return Term{}, err
+		if err := w.keyword(o, keyword, depth); err != nil {
+			return err
 		}
 	}
-	for _, p := range o.properties {
-		if err := w.property(subject, p, p.term.reverse, o.ctx, depth); err != nil {
-			return Term{}, err
-		}
+	if err := w.properties(o, depth); err != nil {
+		return err
 	}
-	return subject, nil
+	w.out.endNode()
+	return nil
 }
 
-func (w *ldWalker) identify(o *ldObject) (Term, error) {
+func (w *ldWalker) identify(o *ldObject) (string, error) {
 	id, ok := o.keywords["@id"]
 	if s, isText := id.(string); isText {
 		return w.reference(s, o.ctx, 0)
 	}
 	if ok {
-		if err := w.invalid("an @id is not a string"); err != nil {
-			return Term{}, err
-		}
+		return "", w.invalid("an @id is not a string")
 	}
-	return w.fresh(), nil
+	return "", nil
 }
 
-func (w *ldWalker) fresh() Term {
-	w.blanks++
-	return Term{Kind: Blank, Value: " " + strconv.Itoa(w.blanks)}
-}
-
-func (w *ldWalker) keyword(subject Term, name string, v any, ctx *ldContext, depth int) error {
+// keyword reads a keyword of a node.
+func (w *ldWalker) keyword(o *ldObject, name string, depth int) error {
+	v := o.keywords[name]
+	items, ok := v.([]any)
+	if !ok {
+		items = []any{v}
+	}
 	switch name {
 	case "@id", "@index":
+		return nil
 	case "@type":
-		return w.types(subject, v, ctx)
+		return w.types(items, o.ctx)
 	case "@included":
-		items, ok := v.([]any)
-		if !ok {
-			items = []any{v}
-		}
 		for _, item := range items {
 			if _, isObject := item.(map[string]any); !isObject {
 				if err := w.invalid("what is @included is no node"); err != nil {
@@ -278,41 +329,40 @@ func (w *ldWalker) keyword(subject Term, name string, v any, ctx *ldContext, dep
 				}
 			}
 		}
-		return w.nodes(items, ctx, depth+1)
+		fallthrough
 	case "@graph":
-		if err := w.unsupported("a named graph"); err != nil {
+		if err := w.out.key(name); err != nil {
 			return err
 		}
-		return w.nodes(v, ctx, depth+1)
+		err := w.nodes(items, o.ctx, depth+1)
+		w.out.endKey(name)
+		return err
 	case "@reverse":
 		m, ok := v.(map[string]any)
 		if !ok {
 			return w.invalid("a @reverse is not an object")
 		}
-		o, err := w.open(m, ctx)
+		back, err := w.open(m, o.ctx)
 		if err != nil {
 			return err
 		}
-		if len(o.keywords) > 0 {
+		if len(back.keywords) > 0 {
 			return w.invalid("a @reverse has keywords")
 		}
-		for _, p := range o.properties {
-			if err := w.property(subject, p, !p.term.reverse, ctx, depth); err != nil {
-				return err
-			}
+		for _, p := range back.properties {
+			p.reverse = !p.reverse
+			o.properties = append(o.properties, p)
 		}
+		return nil
 	case "@nest":
 		return w.unsupported(name)
-	default:
-		return w.invalid("a node has " + name)
 	}
-	return nil
+	return w.invalid("a node has " + name)
 }
 
-func (w *ldWalker) types(subject Term, v any, ctx *ldContext) error {
-	items, ok := v.([]any)
-	if !ok {
-		items = []any{v}
+func (w *ldWalker) types(items []any, ctx *ldContext) error {
+	if err := w.out.key("@type"); err != nil {
+		return err
 	}
 	for _, item := range items {
 		s, ok := item.(string)
@@ -326,37 +376,77 @@ func (w *ldWalker) types(subject Term, v any, ctx *ldContext) error {
 		if err != nil {
 			return err
 		}
-		if err := w.emit(pattern{subject, iri(Type), class}); err != nil {
+		if err := w.out.class(class); err != nil {
 			return err
+		}
+	}
+	w.out.endKey("@type")
+	return nil
+}
+
+// properties reads the properties of a node. Several keys may mean the same one.
+func (w *ldWalker) properties(o *ldObject, depth int) error {
+	all := o.properties
+	slices.SortStableFunc(all, func(a, b ldProperty) int {
+		if a.reverse != b.reverse {
+			if a.reverse {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a.iri, b.iri)
+	})
+	for i, p := range all {
+		first, last := i == 0, i == len(all)-1
+		if p.reverse && (first || !all[i-1].reverse) {
+			if err := w.out.key("@reverse"); err != nil {
+				return err
+			}
+		}
+		if first || all[i-1].iri != p.iri || all[i-1].reverse != p.reverse {
+			if err := w.out.key(p.iri); err != nil {
+				return err
+			}
+		}
+		if err := w.property(p, o.ctx, depth); err != nil {
+			return err
+		}
+		if last || all[i+1].iri != p.iri || all[i+1].reverse != p.reverse {
+			w.out.endKey(p.iri)
+		}
+		if p.reverse && last {
+			w.out.endKey("@reverse")
 		}
 	}
 	return nil
 }
 
-// property emits the triples of one property of a node; reverse swaps subject and object.
-func (w *ldWalker) property(subject Term, p ldProperty, reverse bool, ctx *ldContext, depth int) error {
-	put := func(object Term) error {
-		s, o := subject, object
-		if reverse {
-			if object.Kind == Literal {
-				return w.invalid("a literal has a reverse property")
-			}
-			s, o = o, s
-		}
-		return w.emit(pattern{s, iri(p.iri), o})
-	}
+// property reads the values of one property, or one key of several that mean it.
+func (w *ldWalker) property(p ldProperty, ctx *ldContext, depth int) error {
 	m, isMap := p.value.(map[string]any)
 	switch {
+	case p.term.kind == "@json":
+		return w.put(p, ldLiteral{value: p.value, datatype: "@json"})
 	case isMap && p.term.languages:
-		return w.languages(m, put)
-	case p.term.list && !w.isList(p.value, ctx):
-		head, err := w.list(p, p.value, ctx, depth+1)
-		if err != nil {
-			return err
+		return w.languages(p, m, ctx)
+	case isMap && p.term.indices:
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			name, err := ctx.expand(key, inVocabulary, nil)
+			if err != nil {
+				return err
+			}
+			if p.index = key; name == "@none" {
+				p.index = ""
+			}
+			if err := w.values(p, m[key], ctx, depth+1); err != nil {
+				return err
+			}
 		}
-		return put(head)
+		return nil
+	case p.term.list && !w.isList(p.value, ctx):
+		return w.list(p, p.value, "", ctx, depth+1)
 	}
-	return w.values(p, p.value, ctx, depth, put)
+	return w.values(p, p.value, ctx, depth)
 }
 
 // isList tells whether a value is a list object by itself.
@@ -373,8 +463,8 @@ func (w *ldWalker) isList(v any, ctx *ldContext) bool {
 	return false
 }
 
-// values gives the terms that a value means to put: none for null, several for arrays and sets.
-func (w *ldWalker) values(p ldProperty, v any, ctx *ldContext, depth int, put func(Term) error) error {
+// values reads a value: it means none for null, several for arrays and sets.
+func (w *ldWalker) values(p ldProperty, v any, ctx *ldContext, depth int) error {
 	if depth > maxDepth {
 		return errTooDeep
 	}
@@ -383,7 +473,7 @@ func (w *ldWalker) values(p ldProperty, v any, ctx *ldContext, depth int, put fu
 		return nil
 	case []any:
 		for _, item := range v {
-			if err := w.values(p, item, ctx, depth+1, put); err != nil {
+			if err := w.values(p, item, ctx, depth+1); err != nil {
 				return err
 			}
 		}
@@ -393,103 +483,73 @@ func (w *ldWalker) values(p ldProperty, v any, ctx *ldContext, depth int, put fu
 		if err != nil {
 			return err
 		}
-		return w.object(p, o, depth, put)
+		return w.object(p, o, depth)
 	}
-	t, err := w.scalar(p, v, ctx)
-	return w.put(t, err, put)
-}
-
-// put gives a term on. A literal that is none is left out where the reader is lenient.
-func (w *ldWalker) put(t Term, err error, put func(Term) error) error {
-	if w.lenient && errors.Is(err, errNoLiteral) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return put(t)
+	return w.scalar(p, v, ctx)
 }
 
 // object is values for what is an object.
-func (w *ldWalker) object(p ldProperty, o *ldObject, depth int, put func(Term) error) error {
-	var t Term
-	err := w.checkObject(o)
-	switch {
-	case err != nil:
-	case o.has("@set"):
-		return w.values(p, o.keywords["@set"], o.ctx, depth+1, put)
-	case o.has("@list"):
-		t, err = w.list(p, o.keywords["@list"], o.ctx, depth+1)
-	case o.has("@value"):
-		if o.keywords["@value"] == nil {
-			return nil
-		}
-		t, err = w.literal(o)
-	default:
-		t, err = w.node(o, depth+1)
+func (w *ldWalker) object(p ldProperty, o *ldObject, depth int) error {
+	if err := w.checkObject(o); err != nil {
+		return err
 	}
-	return w.put(t, err, put)
+	switch {
+	case o.has("@set"):
+		return w.values(p, o.keywords["@set"], o.ctx, depth+1)
+	case o.has("@list"):
+		return w.list(p, o.keywords["@list"], o.index(p), o.ctx, depth+1)
+	case o.has("@value"):
+		return w.valueObject(p, o)
+	}
+	return w.node(o, o.index(p), depth+1)
 }
 
-// list makes the cells of a list. An array in it is a list of its own.
-func (w *ldWalker) list(p ldProperty, v any, ctx *ldContext, depth int) (Term, error) {
+// list reads a list. An array in it is a list of its own.
+func (w *ldWalker) list(p ldProperty, v any, index string, ctx *ldContext, depth int) error {
 	if depth > maxDepth {
-		return Term{}, errTooDeep
+		return errTooDeep
+	}
+	if p.reverse {
+		return w.invalid("a list has a reverse property")
 	}
 	items, ok := v.([]any)
 	if !ok {
 		items = []any{v}
 	}
-	head, cell := iri(NS+"nil"), Term{}
-	put := func(item Term) error {
-		next := w.fresh()
-		if cell == (Term{}) {
-			head = next
-		} else if err := w.emit(pattern{cell, iri(NS + "rest"), next}); err != nil {
-			return err
-		}
-		cell = next
-		return w.emit(pattern{cell, iri(NS + "first"), item})
+	if err := w.out.list(index); err != nil {
+		return err
 	}
+	p.index = ""
 	for _, item := range items {
 		var err error
 		if inner, ok := item.([]any); ok {
-			var t Term
-			if t, err = w.list(p, inner, ctx, depth+1); err == nil {
-				err = put(t)
-			}
+			err = w.list(p, inner, "", ctx, depth+1)
 		} else {
-			err = w.values(p, item, ctx, depth+1, put)
+			err = w.values(p, item, ctx, depth+1)
 		}
 		if err != nil {
-			return Term{}, err
+			return err
 		}
 	}
-	if cell == (Term{}) {
-		return head, nil
-	}
-	return head, w.emit(pattern{cell, iri(NS + "rest"), iri(NS + "nil")})
+	return w.out.endList()
 }
 
-const errNoLiteral = errorText("has a literal that is neither text nor boolean nor a number in range")
-
 // reference is the node that a string names: below the base, or in the vocabulary.
-func (w *ldWalker) reference(s string, ctx *ldContext, where scope) (Term, error) {
+func (w *ldWalker) reference(s string, ctx *ldContext, where scope) (string, error) {
 	if ctx.lenient && ctx.remote && where != inVocabulary && strings.HasPrefix(wellKnown(s), "http") {
-		return iri(wellKnown(s)), nil
+		return wellKnown(s), nil
 	}
 	abs, err := ctx.expand(s, where|belowBase, nil)
 	if err != nil {
-		return Term{}, err
+		return "", err
 	}
-	if err := w.spend(abs); err != nil {
-		return Term{}, err
+	if abs == "" && !w.lenient {
+		return "", errBrokenIRI // it looks like a keyword
 	}
 	if label, ok := strings.CutPrefix(abs, "_:"); ok {
 		if p := (turtle{in: label}); !w.lenient && (p.name() != label || label == "") {
-			return Term{}, errors.New("has a blank node label that is no name")
+			return "", errors.New("has a blank node label that is no name")
 		}
-		return Term{Kind: Blank, Value: label}, nil
 	}
-	return iri(abs), nil
+	return w.named(abs)
 }

@@ -3,6 +3,7 @@ package rdf
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -11,16 +12,18 @@ import (
 )
 
 // languages reads a map from languages to strings.
-func (w *ldWalker) languages(m map[string]any, put func(Term) error) error {
+func (w *ldWalker) languages(p ldProperty, m map[string]any, ctx *ldContext) error {
 	for _, lang := range slices.Sorted(maps.Keys(m)) {
 		items, ok := m[lang].([]any)
 		if !ok {
 			items = []any{m[lang]}
 		}
-		tag := lang
-		if lang == "@none" {
-			tag = ""
-		} else if languageTag(lang) != lang {
+		l := ldLiteral{language: lang, direction: ctx.directionOf(p.term)}
+		if name, err := ctx.expand(lang, inVocabulary, nil); err != nil {
+			return err
+		} else if name == "@none" {
+			l.language = ""
+		} else if !isLanguage(lang) {
 			if err := w.invalid("a language is not a tag"); err != nil {
 				return err
 			}
@@ -36,7 +39,8 @@ func (w *ldWalker) languages(m map[string]any, put func(Term) error) error {
 				}
 				continue
 			}
-			if err := put(text(s, "", tag)); err != nil {
+			l.value = s
+			if err := w.put(p, l); err != nil {
 				return err
 			}
 		}
@@ -44,84 +48,116 @@ func (w *ldWalker) languages(m map[string]any, put func(Term) error) error {
 	return nil
 }
 
-// scalar is the term of a string, number or boolean under a property.
-func (w *ldWalker) scalar(p ldProperty, v any, ctx *ldContext) (Term, error) {
-	datatype := ""
-	if !strings.HasPrefix(p.term.kind, "@") {
-		datatype = p.term.kind
+// scalar reads a string, number or boolean under a property.
+func (w *ldWalker) scalar(p ldProperty, v any, ctx *ldContext) error {
+	l := ldLiteral{value: v, index: p.index}
+	if p.term.kind != "" && p.term.kind[0] != '@' {
+		var err error
+		if l.datatype, err = w.named(p.term.kind); err != nil {
+			return err
+		}
 	}
-	s, ok := v.(string)
-	if !ok {
-		return native(v, datatype)
-	}
+	s, isText := v.(string)
+	var where scope
 	switch {
-	case p.term.kind == "@vocab":
-		return w.reference(s, ctx, inVocabulary)
-	case p.term.kind == "@id", ctx.lenient && links(p.iri):
-		return w.reference(s, ctx, 0)
-	case datatype != "":
-		return text(s, datatype, ""), nil
-	case p.term.language != nil:
-		return text(s, "", *p.term.language), nil
+	case isText && p.term.kind == "@vocab":
+		where = inVocabulary
+	case isText && (p.term.kind == "@id" || ctx.lenient && links(p.iri)):
+	case !isText, l.datatype != "":
+		return w.put(p, l)
+	default:
+		l.language, l.direction = ctx.language, ctx.directionOf(p.term)
+		if p.term.language != nil {
+			l.language = *p.term.language
+		}
+		return w.put(p, l)
 	}
-	return text(s, "", ctx.language), nil
+	id, err := w.reference(s, ctx, where)
+	if err != nil {
+		return err
+	}
+	if err := w.out.node(id, p.index); err != nil {
+		return err
+	}
+	w.out.endNode()
+	return nil
 }
 
-// literal reads a value object.
-func (w *ldWalker) literal(o *ldObject) (Term, error) {
-	datatype, language := "", ""
+// put gives a literal on. One that is none is left out where the reader is lenient.
+func (w *ldWalker) put(p ldProperty, l ldLiteral) error {
+	if p.reverse {
+		return w.invalid("a literal has a reverse property")
+	}
+	err := w.out.literal(l)
+	if w.lenient && errors.Is(err, errNoLiteral) {
+		return nil
+	}
+	return err
+}
+
+// valueObject reads a value object.
+func (w *ldWalker) valueObject(p ldProperty, o *ldObject) error {
+	l := ldLiteral{value: o.keywords["@value"], index: o.index(p)}
 	for _, name := range slices.Sorted(maps.Keys(o.keywords)) {
 		v := o.keywords[name]
 		s, isText := v.(string)
 		var err error
 		switch {
 		case name == "@value", name == "@index", v == nil:
-		case name == "@type" && s == "@json", name == "@direction":
-			err = w.unsupported("a literal has " + name)
+		case name == "@type" && s == "@json":
+			l.datatype = s
 		case name == "@type" && isText:
-			var t Term
-			if t, err = w.reference(s, o.ctx, inVocabulary); err == nil && t.Kind != IRI {
-				err = w.invalid("a datatype is no IRI")
+			if l.datatype, err = w.reference(s, o.ctx, inVocabulary); err == nil && strings.HasPrefix(l.datatype, "_:") {
+				l.datatype, err = "", w.invalid("a datatype is no IRI")
 			}
-			datatype = t.Value
-		case name == "@language" && isText && languageTag(s) == s && s != "":
-			language = s
+		case name == "@language" && isLanguage(s):
+			l.language = s
+		case name == "@direction" && isDirection(s):
+			l.direction = s
 		default:
 			err = w.invalid("a literal has a wrong " + name)
 		}
 		if err != nil {
-			return Term{}, err
+			return err
 		}
 	}
-	if datatype != "" && language != "" {
+	if l.datatype != "" && l.language+l.direction != "" {
 		if err := w.invalid("a literal has both a type and a language"); err != nil {
-			return Term{}, err
+			return err
 		}
 	}
-	s, ok := o.keywords["@value"].(string)
-	if ok {
-		return text(s, datatype, language), nil
-	}
-	if language != "" {
+	switch _, isText := l.value.(string); {
+	case l.datatype == "@json":
+	case l.value == nil:
+		return nil
+	case !isText && l.language != "":
 		if err := w.invalid("a number has a language"); err != nil {
-			return Term{}, err
+			return err
 		}
+		l.language = ""
 	}
-	return native(o.keywords["@value"], datatype)
+	return w.put(p, l)
 }
 
-// native is the literal of a number or a boolean (JSON-LD 1.1 API, 8.2.2). An integer keeps all its digits.
-func native(v any, datatype string) (Term, error) {
-	switch v := v.(type) {
+func isDirection(s string) bool { return s == "ltr" || s == "rtl" }
+
+const errNoLiteral = errorText("has a literal that is neither text nor boolean nor a number in range")
+
+// term is the literal in RDF. A number gets the form that JSON-LD gives it (JSON-LD 1.1 API, 8.2.2); an
+// integer keeps all its digits.
+func (l ldLiteral) term() (Term, error) {
+	switch v := l.value.(type) {
+	case string:
+		return text(v, l.datatype, l.language), nil
 	case bool:
-		return text(strconv.FormatBool(v), cmp.Or(datatype, XSD+"boolean"), ""), nil
+		return text(strconv.FormatBool(v), cmp.Or(l.datatype, XSD+"boolean"), ""), nil
 	case json.Number:
 		f, err := v.Float64()
 		if err != nil {
 			return Term{}, errNoLiteral
 		}
-		if f != math.Trunc(f) || math.Abs(f) >= 1e21 || datatype == XSD+"double" {
-			return text(canonicalDouble(f), cmp.Or(datatype, XSD+"double"), ""), nil
+		if f != math.Trunc(f) || math.Abs(f) >= 1e21 || l.datatype == XSD+"double" {
+			return text(canonicalDouble(f), cmp.Or(l.datatype, XSD+"double"), ""), nil
 		}
 		s := v.String()
 		if strings.ContainsAny(s, ".eE") || s == "-0" {
@@ -130,7 +166,7 @@ func native(v any, datatype string) (Term, error) {
 				s = "-" + s
 			}
 		}
-		return text(s, cmp.Or(datatype, XSD+"integer"), ""), nil
+		return text(s, cmp.Or(l.datatype, XSD+"integer"), ""), nil
 	}
 	return Term{}, errNoLiteral
 }

@@ -102,14 +102,14 @@ func TestReferences(t *testing.T) {
 		"file:///a/b/../c":      {"d": "file:///a/d", "//e/f": "file://e/f"},
 		"http://h.test/%7Ea/ä?": {"b": "http://h.test/%7Ea/b", "%2e%2e/": "http://h.test/%7Ea/%2e%2e/"},
 	} {
-		r := resolver{parseReference(base), true}
+		r := Resolver{parseReference(base), true}
 		for ref, want := range all {
-			if got, err := r.resolve(ref); err != nil || got != want {
+			if got, err := r.Resolve(ref); err != nil || got != want {
 				t.Errorf("%q below %q is %q (%v), not %q", ref, base, got, err, want)
 			}
 		}
 	}
-	if got, err := (resolver{}).resolve("a"); err == nil {
+	if got, err := (Resolver{}).Resolve("a"); err == nil {
 		t.Errorf("without a base, a is %q", got)
 	}
 }
@@ -152,7 +152,7 @@ func TestJSONLD(t *testing.T) {
 	got, err := statements(t, ParseLenient, "application/ld+json", `{"@id":"s","@type":["http://t/A"],"http://p/n":[1,true,"x",{"@value":"y"},null,{"http://p/q":"z"}],"dropped":"v"}`)
 	want := []string{
 		"<http://h.test/c/s> rdf:type <http://t/A>", `<http://h.test/c/s> http://p/n "1"^^<xsd:integer>`, `<http://h.test/c/s> http://p/n "true"^^<xsd:boolean>`, `<http://h.test/c/s> http://p/n "x"`,
-		`<http://h.test/c/s> http://p/n "y"`, `_: 1 http://p/q "z"`, `<http://h.test/c/s> http://p/n _: 1`,
+		`<http://h.test/c/s> http://p/n "y"`, `<http://h.test/c/s> http://p/n _: 1`, `_: 1 http://p/q "z"`,
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v\n got %q\nwant %q", err, got, want)

@@ -32,7 +32,7 @@ const (
 type turtle struct {
 	in       string
 	pos      int
-	base     resolver
+	base     Resolver
 	prefixes map[string]string
 	emit     func(pattern) error
 	dialect  dialect
@@ -48,7 +48,7 @@ func newTurtle(doc []byte, base *url.URL, room int) (*turtle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &turtle{in: in, base: newResolver(base), prefixes: map[string]string{}, room: room}, nil
+	return &turtle{in: in, base: NewResolver(base), prefixes: map[string]string{}, room: room}, nil
 }
 
 // maxFormulas is how many a patch may have: solid:where, solid:deletes and solid:inserts.
@@ -177,7 +177,7 @@ func (p *turtle) setBase(dot bool) error {
 	if err != nil {
 		return err
 	}
-	p.base = resolver{parseReference(base), true}
+	p.base = Resolver{parseReference(base), true}
 	if dot {
 		return p.want('.')
 	}

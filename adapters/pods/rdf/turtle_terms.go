@@ -66,16 +66,12 @@ func (p *turtle) iriRef() (string, error) {
 	if end < 0 || p.in[p.pos+end] != '>' {
 		return "", syntaxError("the > of an IRI")
 	}
-	raw, err := unescape(p.in[p.pos+1:p.pos+end], false)
+	ref, err := Reference(p.in[p.pos+1 : p.pos+end])
 	if err != nil {
 		return "", err
 	}
-	// An escape must not bring in what may not be there without it.
-	if !cleanIRI(raw) {
-		return "", syntaxError("an IRI without spaces or quotes")
-	}
 	p.pos += end + 1
-	abs, err := p.base.resolve(raw)
+	abs, err := p.base.Resolve(ref)
 	if err != nil {
 		return "", err
 	}
@@ -192,6 +188,13 @@ func languageTag(s string) string {
 	}
 	return s[:end]
 }
+
+// maxLanguage is far more than a tag needs (RFC 5646, 4.4.1: 35). The context of a JSON-LD document can
+// give one tag to many texts, each of which gets a copy in lower case.
+const maxLanguage = 255
+
+// isLanguage tells whether all of s is a tag.
+func isLanguage(s string) bool { return s != "" && len(s) <= maxLanguage && languageTag(s) == s }
 
 // quoted reads a string in any of the four kinds of quotes.
 func (p *turtle) quoted() (string, error) {

@@ -136,8 +136,8 @@ func checkRoundTrip(t *testing.T, all []Triple) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	for _, doc := range linkedDocs {
-		checkRoundTrip(t, collect(t, MediaJSONLD, doc))
+	for _, c := range linkedDocs {
+		checkRoundTrip(t, collect(t, MediaJSONLD, c.doc))
 	}
 	for _, doc := range []string{
 		"<s> <p> (1 [ <q> <r> ] <t>), 'a'@en, 'b'^^<x:d>, true, 1.5, 1e3 ; a 'literal', <T>, _:x . _:x <p> _:b0, _:b1, []. <x:\\u00e9> <p> <q>.",

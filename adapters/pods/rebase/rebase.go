@@ -83,34 +83,29 @@ func sameHost(host string, root *url.URL) bool {
 	return strings.EqualFold(strings.TrimSuffix(host, port), strings.TrimSuffix(root.Host, port))
 }
 
-// frame has the bases against which relative IRIs are resolved, before and after the move.
-type frame struct{ from, to *url.URL }
-
-func (m Move) frame(path string) (frame, error) {
-	from, err := m.From.Parse(path)
-	if err != nil {
-		return frame{}, err
+// bases are the addresses of a document before and after the move.
+func (m Move) bases(path string) (from, to *url.URL, err error) {
+	if from, err = m.From.Parse(path); err == nil {
+		to, err = m.To.Parse(path)
 	}
-	to, err := m.To.Parse(path)
-	return frame{from, to}, err
+	return from, to, err
 }
 
+// frame has the bases against which relative IRIs are resolved, before and after the move.
+type frame struct{ from, to rdf.Resolver }
+
 // moved returns the reference that has the meaning of ref after the move; it is ref itself if that
-// does not change its meaning.
-func (m Move) moved(f frame, ref string) string {
-	from, err := f.from.Parse(ref)
+// does not change its meaning. size is that of the absolute IRI.
+func (m Move) moved(f frame, ref string) (moved string, size int) {
+	absolute, err := f.from.Resolve(ref)
 	if err != nil {
-		return ref // the reader of the document refuses it
-	}
-	absolute := ref
-	if !strings.Contains(ref, "://") || !rdf.HasScheme(ref) {
-		absolute = from.String()
+		return ref, len(ref) // the reader of the document refuses it
 	}
 	want := m.IRI(absolute)
-	if to, err := f.to.Parse(ref); err == nil && (want == ref || !rdf.HasScheme(ref) && to.String() == want) {
-		return ref
+	if to, err := f.to.Resolve(ref); err == nil && to == want {
+		return ref, len(absolute)
 	}
-	return want
+	return want, len(absolute)
 }
 
 // shortens tells whether a namespace is a beginning of the root. Then a name with this prefix may

@@ -2,9 +2,8 @@ package rebase
 
 import (
 	"bytes"
-	"strconv"
+	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters/pods/rdf"
 )
@@ -13,15 +12,21 @@ import (
 // N-Quads, N3 and SPARQL 1.1 share how they write IRIs, strings, comments,
 // prefixed names and the base.
 func terse(m Move, path string, doc []byte) ([]byte, error) {
-	f, err := m.frame(path)
+	from, to, err := m.bases(path)
 	if err != nil {
 		return nil, err
 	}
-	s := scanner{move: m, frame: f, doc: doc, short: make(map[string]string)}
+	s := scanner{move: m, frame: frame{rdf.NewResolver(from), rdf.NewResolver(to)}, doc: doc, short: make(map[string]string), room: 1<<20 + maxResolved*len(doc)}
 	s.out.Grow(len(doc) + len(doc)/8)
-	s.scan()
+	if err := s.scan(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
 	return s.out.Bytes(), nil
 }
+
+// maxResolved bounds how much longer, on average, a document is with its IRIs as they are below its bases;
+// a megabyte is free.
+const maxResolved = 128
 
 // scanner copies a document and rewrites its IRIs on the way.
 type scanner struct {
@@ -30,6 +35,7 @@ type scanner struct {
 	doc   []byte
 	at    int
 	out   bytes.Buffer
+	room  int // bytes that IRIs may still take
 	// short has the namespaces that are only the beginning of the root: what is
 	// named with them is written out as an IRI.
 	short map[string]string
@@ -45,7 +51,7 @@ const (
 	declaresPrefix = "prefix"
 )
 
-func (s *scanner) scan() {
+func (s *scanner) scan() (err error) {
 	for s.at < len(s.doc) {
 		switch c := s.doc[s.at]; {
 		case c == '#':
@@ -53,7 +59,7 @@ func (s *scanner) scan() {
 		case c == '"' || c == '\'':
 			s.copyString(c)
 		case c == '<':
-			s.iri()
+			err = s.iri()
 		case c == '\\':
 			s.copy(2)
 		case c == '@' || c == ':' || c == '_' || c == '%' || isLetter(c):
@@ -61,7 +67,11 @@ func (s *scanner) scan() {
 		default:
 			s.copy(1)
 		}
+		if err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // copy takes n bytes over as they are.
@@ -103,60 +113,53 @@ func (s *scanner) copyString(quote byte) {
 }
 
 // iri moves what stands between < and >. A < that begins no IRI is an operator.
-func (s *scanner) iri() {
+func (s *scanner) iri() error {
 	end := s.at + 1
 	for end < len(s.doc) && s.doc[end] != '>' {
 		if c := s.doc[end]; c <= ' ' || strings.IndexByte("<\"{}|^`", c) >= 0 {
 			s.copy(1)
-			return
+			return nil
 		}
 		end++
 	}
 	if end >= len(s.doc) {
 		s.copy(1)
-		return
+		return nil
 	}
-	ref, ok := unescaped(string(s.doc[s.at+1 : end]))
-	if !ok {
-		s.copy(end + 1 - s.at)
-		return
+	ref, err := rdf.Reference(string(s.doc[s.at+1 : end]))
+	if err != nil {
+		s.copy(end + 1 - s.at) // the reader of the document refuses it
+		return nil
 	}
-	moved := s.move.moved(s.frame, ref)
+	moved, size := s.move.moved(s.frame, ref)
+	if s.room -= size; s.room < 0 {
+		return rdf.ErrTooLarge
+	}
 	if moved == ref {
 		s.copy(end + 1 - s.at)
 	} else {
 		s.out.WriteString("<" + moved + ">")
 		s.at = end + 1
 	}
-	s.declared(ref, moved)
+	return s.declared(ref, moved)
 }
 
-// declared ends a declaration with its IRI.
-func (s *scanner) declared(ref, moved string) {
+// declared ends a declaration with its IRI. A base without an end is an error: it could grow with each
+// declaration.
+func (s *scanner) declared(ref, moved string) (err error) {
 	switch s.declares {
 	case declaresBase:
-		if from, err := s.frame.from.Parse(ref); err == nil {
-			if to, err := s.frame.to.Parse(moved); err == nil {
-				s.frame = frame{from, to}
-			}
+		if s.frame.from, err = s.frame.from.Below(ref); err == nil {
+			s.frame.to, err = s.frame.to.Below(moved)
 		}
 	case declaresPrefix:
 		delete(s.short, s.prefix)
-		if from, err := s.frame.from.Parse(ref); err == nil {
-			if namespace := absoluteOf(ref, from.String()); s.move.shortens(namespace) {
-				s.short[s.prefix] = namespace
-			}
+		if namespace, err := s.frame.from.Resolve(ref); err == nil && s.move.shortens(namespace) {
+			s.short[s.prefix] = namespace
 		}
 	}
 	s.declares, s.prefix = "", ""
-}
-
-// absoluteOf is ref where it is absolute: a parsed URL may be written another way.
-func absoluteOf(ref, resolved string) string {
-	if rdf.HasScheme(ref) {
-		return ref
-	}
-	return resolved
+	return err
 }
 
 // word takes over a keyword, a prefixed name or a number's letters.
@@ -183,6 +186,7 @@ func (s *scanner) word() {
 			s.at = end
 			return
 		}
+	case s.at > 0 && strings.IndexByte("?$\"'", s.doc[s.at-1]) >= 0: // a variable or a language
 	default:
 		switch strings.ToLower(strings.TrimPrefix(text, "@")) {
 		case declaresBase, declaresPrefix:
@@ -211,30 +215,3 @@ func isLetter(c byte) bool {
 
 // isName tells the bytes that a name may go on with.
 func isName(c byte) bool { return isLetter(c) || strings.IndexByte("_-.:%\\", c) >= 0 }
-
-// unescaped decodes \uXXXX and \UXXXXXXXX of an IRI (Turtle, 6.4); false where one
-// is broken.
-func unescaped(s string) (string, bool) {
-	if !strings.Contains(s, `\`) {
-		return s, true
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		if s[i] != '\\' {
-			b.WriteByte(s[i])
-			i++
-			continue
-		}
-		n := map[string]int{`\u`: 4, `\U`: 8}[s[i:min(i+2, len(s))]]
-		if n == 0 || i+2+n > len(s) {
-			return "", false
-		}
-		r, err := strconv.ParseUint(s[i+2:i+2+n], 16, 32)
-		if err != nil || !utf8.ValidRune(rune(r)) || r <= ' ' {
-			return "", false
-		}
-		b.WriteRune(rune(r))
-		i += 2 + n
-	}
-	return b.String(), true
-}
