@@ -96,7 +96,7 @@ var arrows = map[string][]string{
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
-	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
+	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate", "internal/sleep"},
 	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/hostname", "internal/outbound", "internal/sleep", "internal/sysroots"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
