@@ -103,7 +103,7 @@ var arrows = map[string][]string{
 	// The box's key opens and makes gift wraps.
 	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.
-	"mesh/announce": {"adapters", "mesh/nip01", "mesh/pool", "internal/safeopen"},
+	"mesh/announce": {"adapters", "mesh/nip01", "mesh/pool", "internal/safeopen", "internal/sleep"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/capability", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled", "internal/sleep"},
 	"probes/nip98":   {},
