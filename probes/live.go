@@ -47,11 +47,11 @@ func NewLiveness(p Pinger, started time.Time) *Liveness {
 }
 
 // Uptime is the time since the start.
-func (l *Liveness) Uptime() time.Duration { return time.Since(l.started) }
+func (l *Liveness) uptime() time.Duration { return time.Since(l.started) }
 
 // Check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
 // before.
-func (l *Liveness) Check(ctx context.Context) error {
+func (l *Liveness) check(ctx context.Context) error {
 	if l.pinger == nil {
 		return nil
 	}
