@@ -66,7 +66,7 @@ type Boot struct {
 
 	loaded    atomic.Pointer[Loaded]
 	booted    *schema.Manifest // the manifest of the boot; an apply does not replace it
-	artifacts []Artifact       // written by phase 0
+	artifacts []artifact       // written by phase 0
 
 	sentinel *sentinelFile
 	watcher  *watcher // from the start of the programs to the seal
@@ -89,7 +89,7 @@ type Boot struct {
 }
 
 // phases are the phases of the boot, in order.
-var phases = []Phase{
+var phases = []phase{
 	{Number: 0, Name: "load", Run: load},
 	{Number: 0.5, Name: "immutable-root", Run: immutableRoot},
 	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},

@@ -63,7 +63,7 @@ func (s *session) run() {
 	defer s.stop()
 	s.tasks.Go(func() { s.send(ctx) })
 	s.tasks.Go(func() { s.ping(ctx) })
-	if s.relay.policy().AuthWanted() {
+	if s.relay.policy().authWanted() {
 		timer := time.AfterFunc(authWait, func() {
 			if s.provedKey() == "" {
 				s.end(errNoAuth)
