@@ -46,10 +46,10 @@ func NewLiveness(p Pinger, started time.Time) *Liveness {
 	return &Liveness{pinger: p, started: started}
 }
 
-// Uptime is the time since the start.
+// uptime is the time since the start.
 func (l *Liveness) uptime() time.Duration { return time.Since(l.started) }
 
-// Check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
+// check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
 // before.
 func (l *Liveness) check(ctx context.Context) error {
 	if l.pinger == nil {

@@ -103,7 +103,7 @@ type Policy struct {
 	Retention time.Duration
 }
 
-// Event makes the cheap checks on an event that is not verified yet.
+// event makes the cheap checks on an event that is not verified yet.
 func (p Policy) event(e *nostr.Event, size int, now time.Time) error {
 	at := e.CreatedAt.Time()
 	switch {

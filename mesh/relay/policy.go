@@ -105,7 +105,7 @@ func (p Policy) standing(key string) standing {
 	return unlisted
 }
 
-// Event makes the cheap checks on an event that is parsed but not verified yet.
+// event makes the cheap checks on an event that is parsed but not verified yet.
 func (p Policy) event(key string, e *nostr.Event, size int, now time.Time) *refusal {
 	switch {
 	case size > p.MaxEventBytes:
