@@ -40,7 +40,7 @@ type Stack struct {
 	read    time.Duration // limit of a call
 	write   time.Duration // limit of a call that writes
 	replays *replays
-	privacy *Filter
+	privacy *privacyFilter
 	reg     prometheus.Registerer
 }
 
