@@ -106,13 +106,14 @@ var phases = []phase{
 
 // New prepares a boot and does not start it.
 func New(cfg Config) *Boot {
-	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
+	b := &Boot{cfg: cfg, env: EnvironMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
 	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
 	b.sentinel = newSentinelFile(b.policy, cfg.Roots.Sentinel(), cfg.Bus)
 	return b
 }
 
-func environMap(environ []string) map[string]string {
+// EnvironMap returns an environment by name. If a name is there twice, the last value counts.
+func EnvironMap(environ []string) map[string]string {
 	m := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
