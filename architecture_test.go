@@ -7,8 +7,10 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,14 +98,14 @@ var arrows = map[string][]string{
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
-	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
+	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate", "internal/sleep"},
 	"mesh/pool":  {"mesh/nip01", "internal/escape", "internal/hostname", "internal/outbound", "internal/sleep", "internal/sysroots"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
 	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.
-	"mesh/announce": {"adapters", "mesh/nip01", "mesh/pool", "internal/safeopen"},
+	"mesh/announce": {"adapters", "mesh/nip01", "mesh/pool", "internal/safeopen", "internal/sleep"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/capability", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled", "internal/sleep"},
 	"probes/nip98":   {},
@@ -631,6 +633,52 @@ func TestSleepsAreFound(t *testing.T) {
 		}
 		if at := sleeps(f.Decls[0]); len(at) != tc.found {
 			t.Errorf("%s: found %d sleeps, want %d", tc.text, len(at), tc.found)
+		}
+	}
+}
+
+// The table of private words in docs/internals.md explains names that the supervisor's packages declare.
+func TestPrivateWordsAreInUse(t *testing.T) {
+	_, all := sources(t)
+	declared := map[string]bool{}
+	add := func(names ...*ast.Ident) {
+		for _, n := range names {
+			declared[n.Name] = true
+		}
+	}
+	for _, s := range all {
+		if s.test || !strings.HasPrefix(s.pkg, "supervisor") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Field:
+				add(n.Names...)
+			case *ast.ValueSpec:
+				add(n.Names...)
+			case *ast.TypeSpec:
+				add(n.Name)
+			case *ast.FuncDecl:
+				add(n.Name)
+			}
+			return true
+		})
+	}
+	text, err := os.ReadFile("docs/internals.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Private words\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := regexp.MustCompile("(?m)^\\| (`[^|]+`) \\|").FindAllStringSubmatch(table, -1)
+	if len(rows) == 0 {
+		t.Fatal("docs/internals.md has no table of private words")
+	}
+	for _, row := range rows {
+		for word := range strings.SplitSeq(row[1], ", ") {
+			if word = strings.Trim(word, "`"); !declared[word] {
+				t.Errorf("docs/internals.md explains %s, which no package of the supervisor declares: remove it, or write the name that it has now", word)
+			}
 		}
 	}
 }

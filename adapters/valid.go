@@ -32,6 +32,14 @@ func At(t time.Time) Time {
 	return Time{t.UTC().Truncate(time.Millisecond)}
 }
 
+// AtMillis is At for Unix milliseconds, in which databases keep times; 0 is the zero Time.
+func AtMillis(ms int64) Time {
+	if ms == 0 {
+		return Time{}
+	}
+	return At(time.UnixMilli(ms))
+}
+
 // MarshalJSON writes the instant in TimeFormat, or null.
 func (t Time) MarshalJSON() ([]byte, error) {
 	if t.IsZero() {

@@ -18,8 +18,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// Artifact is a probe that checks that one capability of the image is present and works.
-type Artifact struct {
+// artifact is a probe that checks that one capability of the image is present and works.
+type artifact struct {
 	ID       string
 	Class    string // A service, B command-line tool, C skill server, D bundle
 	Entry    string // path, or glob; a bare name is looked up in PATH
@@ -87,16 +87,16 @@ var placeholder = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
 })
 
-// Prober runs probes.
-type Prober struct {
+// prober runs probes.
+type prober struct {
 	Runner Runner
 	Roots  Roots
 	Env    []string // the environment of the commands
 }
 
-// Probe runs all probes, at most probeLimit at a time. It returns their results in the order of
+// probe runs all probes, at most probeLimit at a time. It returns their results in the order of
 // artifacts.
-func (p Prober) Probe(ctx context.Context, artifacts []Artifact) []ArtifactResult {
+func (p prober) probe(ctx context.Context, artifacts []artifact) []ArtifactResult {
 	results := make([]ArtifactResult, len(artifacts))
 	slots := make(chan struct{}, probeLimit)
 	var wg sync.WaitGroup
@@ -111,7 +111,7 @@ func (p Prober) Probe(ctx context.Context, artifacts []Artifact) []ArtifactResul
 	return results
 }
 
-func (p Prober) one(ctx context.Context, a Artifact) ArtifactResult {
+func (p prober) one(ctx context.Context, a artifact) ArtifactResult {
 	begin := time.Now()
 	r := ArtifactResult{ID: a.ID, Class: a.Class, Required: a.Required, Feature: a.Feature, Path: a.Entry}
 	r.Outcome, r.Path, r.Reason = p.judge(ctx, a)
@@ -119,7 +119,7 @@ func (p Prober) one(ctx context.Context, a Artifact) ArtifactResult {
 	return r
 }
 
-func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome, path, reason string) {
+func (p prober) judge(ctx context.Context, a artifact) (outcome ArtifactOutcome, path, reason string) {
 	if name := firstPlaceholder(a); name != "" {
 		if a.Required {
 			return ArtifactMissing, a.Entry, "the build left the placeholder " + name + " unresolved"
@@ -151,7 +151,7 @@ func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome,
 }
 
 // files finds the entry and the assets.
-func (p Prober) files(a Artifact) (path string, err error) {
+func (p prober) files(a artifact) (path string, err error) {
 	path, err = p.entry(a)
 	if err != nil {
 		return a.Entry, err
@@ -179,14 +179,14 @@ func within[T any](ctx context.Context, limit time.Duration, f func() T) (result
 }
 
 // limit is the time that the file system has to answer, and then the command to end.
-func (a Artifact) limit() time.Duration {
+func (a artifact) limit() time.Duration {
 	if a.Timeout > 0 {
 		return a.Timeout
 	}
 	return schema.DefaultArtifactTimeout
 }
 
-func firstPlaceholder(a Artifact) string {
+func firstPlaceholder(a artifact) string {
 	for _, text := range append(append([]string{a.Entry}, a.Assets...), a.Command...) {
 		if m := placeholder().FindString(text); m != "" {
 			return m
@@ -197,7 +197,7 @@ func firstPlaceholder(a Artifact) string {
 
 // entry finds the entry point, if there is one. A command-line tool must be executable; other files
 // may be scripts for an interpreter.
-func (p Prober) entry(a Artifact) (string, error) {
+func (p prober) entry(a artifact) (string, error) {
 	if a.Entry == "" {
 		return "", nil
 	}
@@ -216,7 +216,7 @@ func (p Prober) entry(a Artifact) (string, error) {
 }
 
 // locate finds a path or glob as find does, and a bare name on PATH.
-func (p Prober) locate(what string) (string, error) {
+func (p prober) locate(what string) (string, error) {
 	if strings.Contains(what, "/") {
 		return p.find(what)
 	}
@@ -225,7 +225,7 @@ func (p Prober) locate(what string) (string, error) {
 
 // find returns the first existing path for a path or glob. With a root prefix, the box's own tree
 // is searched first, then the machine's.
-func (p Prober) find(pattern string) (string, error) {
+func (p prober) find(pattern string) (string, error) {
 	candidates := []string{p.Roots.Path(pattern)}
 	if p.Roots.Prefix != "" && !strings.HasPrefix(pattern, "/opt/agentbox/") {
 		candidates = append(candidates, pattern)
@@ -281,7 +281,7 @@ const maxProbeOutput = 2048
 
 // run runs the command. It waits for the timeout and a short grace for the kill, and no longer: a
 // command that is stuck in the kernel must not block the boot.
-func (p Prober) run(ctx context.Context, a Artifact) error {
+func (p prober) run(ctx context.Context, a artifact) error {
 	timeout := a.limit()
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -328,7 +328,7 @@ func probeArtifacts(ctx context.Context, b *Boot) (Outcome, error) {
 	if b.agentbox() {
 		outcome = b.provisionProfiles()
 	}
-	results := b.prober().Probe(ctx, b.artifacts)
+	results := b.prober().probe(ctx, b.artifacts)
 	b.setArtifacts(results)
 	if err := context.Cause(ctx); err != nil {
 		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")

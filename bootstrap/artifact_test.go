@@ -69,40 +69,40 @@ func testArtifactVerdicts(t *testing.T) {
 		"absent":  func(context.Context) (CommandResult, error) { return CommandResult{}, os.ErrNotExist },
 		"forever": hang,
 	}}
-	p := Prober{Runner: runner, Roots: r, Env: []string{"PATH=" + r.Image + "/bin:/usr/local/bin"}}
+	p := prober{Runner: runner, Roots: r, Env: []string{"PATH=" + r.Image + "/bin:/usr/local/bin"}}
 	for _, c := range []struct {
-		a    Artifact
+		a    artifact
 		want ArtifactOutcome
 		why  string
 	}{
-		{Artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
-		{Artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/none"}}, ArtifactMissing, "asset "},
-		{Artifact{Entry: "/opt/agentbox/none", Class: "D"}, ArtifactMissing, "does not exist"},
-		{Artifact{Entry: "/opt/agentbox/[", Class: "D"}, ArtifactMissing, "is not a pattern"},
-		{Artifact{Entry: "/opt/agentbox/bin/tool", Class: "B"}, ArtifactPassed, ""},
-		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "B"}, ArtifactMissing, "not an executable"},
-		{Artifact{Entry: "onpath", Assets: []string{"onpath"}, Class: "B"}, ArtifactPassed, ""},
-		{Artifact{Entry: "onpath", Assets: []string{"no-such-tool"}, Class: "B"}, ArtifactMissing, "asset no-such-tool is not in PATH"},
-		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "C"}, ArtifactPassed, ""},
-		{Artifact{Entry: "tool", Class: "B"}, ArtifactPassed, ""},
-		{Artifact{Entry: "plain", Class: "B"}, ArtifactMissing, "not in PATH"},
-		{Artifact{Entry: "tool", Class: "B", Command: []string{"ok", "--version"}}, ArtifactPassed, ""},
-		{Artifact{Entry: "tool", Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
-		{Artifact{Entry: "tool", Class: "B", Command: []string{"absent"}}, ArtifactFailed, "cannot be run"},
-		{Artifact{Entry: "tool", Class: "B", Command: []string{"forever"}, Timeout: time.Millisecond}, ArtifactFailed, "was killed"},
-		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A", Required: true}, ArtifactMissing, "@POD_SERVER@"},
-		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A"}, ArtifactNotPackaged, "@POD_SERVER@"},
-		{Artifact{Entry: "tool", Class: "B", Command: []string{"x", "@NAME@"}}, ArtifactNotPackaged, "@NAME@"},
-		{Artifact{Class: "B", Command: []string{"ok"}}, ArtifactPassed, ""},
-		{Artifact{Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
-		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
-		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/none"}}, ArtifactMissing, "asset "},
-		{Artifact{Class: "D", Assets: []string{"/opt/agentbox/links/a"}}, ArtifactMissing, "links/a: no such file or directory"},
-		{Artifact{Class: "D", Assets: []string{"/opt/agentbox/links/loop"}}, ArtifactMissing, "too many levels of symbolic links"},
-		{Artifact{Class: "D", Entry: "/opt/agentbox/links/a"}, ArtifactMissing, "links/a: no such file or directory"},
-		{Artifact{Class: "D", Entry: "/opt/agentbox/links/*", Assets: []string{"/opt/agentbox/links/b"}}, ArtifactPassed, ""},
+		{artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
+		{artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/none"}}, ArtifactMissing, "asset "},
+		{artifact{Entry: "/opt/agentbox/none", Class: "D"}, ArtifactMissing, "does not exist"},
+		{artifact{Entry: "/opt/agentbox/[", Class: "D"}, ArtifactMissing, "is not a pattern"},
+		{artifact{Entry: "/opt/agentbox/bin/tool", Class: "B"}, ArtifactPassed, ""},
+		{artifact{Entry: "/opt/agentbox/bin/plain", Class: "B"}, ArtifactMissing, "not an executable"},
+		{artifact{Entry: "onpath", Assets: []string{"onpath"}, Class: "B"}, ArtifactPassed, ""},
+		{artifact{Entry: "onpath", Assets: []string{"no-such-tool"}, Class: "B"}, ArtifactMissing, "asset no-such-tool is not in PATH"},
+		{artifact{Entry: "/opt/agentbox/bin/plain", Class: "C"}, ArtifactPassed, ""},
+		{artifact{Entry: "tool", Class: "B"}, ArtifactPassed, ""},
+		{artifact{Entry: "plain", Class: "B"}, ArtifactMissing, "not in PATH"},
+		{artifact{Entry: "tool", Class: "B", Command: []string{"ok", "--version"}}, ArtifactPassed, ""},
+		{artifact{Entry: "tool", Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
+		{artifact{Entry: "tool", Class: "B", Command: []string{"absent"}}, ArtifactFailed, "cannot be run"},
+		{artifact{Entry: "tool", Class: "B", Command: []string{"forever"}, Timeout: time.Millisecond}, ArtifactFailed, "was killed"},
+		{artifact{Entry: "@POD_SERVER@/bin/x", Class: "A", Required: true}, ArtifactMissing, "@POD_SERVER@"},
+		{artifact{Entry: "@POD_SERVER@/bin/x", Class: "A"}, ArtifactNotPackaged, "@POD_SERVER@"},
+		{artifact{Entry: "tool", Class: "B", Command: []string{"x", "@NAME@"}}, ArtifactNotPackaged, "@NAME@"},
+		{artifact{Class: "B", Command: []string{"ok"}}, ArtifactPassed, ""},
+		{artifact{Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
+		{artifact{Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
+		{artifact{Class: "A", Assets: []string{"/opt/agentbox/none"}}, ArtifactMissing, "asset "},
+		{artifact{Class: "D", Assets: []string{"/opt/agentbox/links/a"}}, ArtifactMissing, "links/a: no such file or directory"},
+		{artifact{Class: "D", Assets: []string{"/opt/agentbox/links/loop"}}, ArtifactMissing, "too many levels of symbolic links"},
+		{artifact{Class: "D", Entry: "/opt/agentbox/links/a"}, ArtifactMissing, "links/a: no such file or directory"},
+		{artifact{Class: "D", Entry: "/opt/agentbox/links/*", Assets: []string{"/opt/agentbox/links/b"}}, ArtifactPassed, ""},
 	} {
-		got := p.Probe(t.Context(), []Artifact{c.a})[0]
+		got := p.probe(t.Context(), []artifact{c.a})[0]
 		if got.Outcome != c.want || !strings.Contains(got.Reason, c.why) || (c.why == "") != (got.Reason == "") {
 			t.Errorf("%+v: got %s %q", c.a, got.Outcome, got.Reason)
 		}
@@ -126,13 +126,13 @@ func TestProbesRunTogetherButNotAllAtOnce(t *testing.T) {
 			}
 		}
 		runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){"slow": slow}}
-		artifacts := make([]Artifact, 3*probeLimit)
+		artifacts := make([]artifact, 3*probeLimit)
 		write(t, r.Image+"/x", "", 0o755)
 		for i := range artifacts {
-			artifacts[i] = Artifact{ID: string(rune('a' + i)), Class: "B", Entry: "/opt/agentbox/x", Command: []string{"slow"}}
+			artifacts[i] = artifact{ID: string(rune('a' + i)), Class: "B", Entry: "/opt/agentbox/x", Command: []string{"slow"}}
 		}
 		begin := time.Now()
-		results := Prober{Runner: runner, Roots: r}.Probe(t.Context(), artifacts)
+		results := prober{Runner: runner, Roots: r}.probe(t.Context(), artifacts)
 		if took := time.Since(begin); took != 3*time.Second || runner.most != probeLimit {
 			t.Fatalf("took %s, %d at once", took, runner.most)
 		}
@@ -159,7 +159,7 @@ func TestStuckCommandDoesNotHoldUpTheBoot(t *testing.T) {
 			},
 		}}
 		begin := time.Now()
-		got := Prober{Runner: runner, Roots: r}.Probe(t.Context(), []Artifact{{Class: "B", Entry: "/opt/agentbox/x", Command: []string{"stuck"}, Timeout: 2 * time.Second}})
+		got := prober{Runner: runner, Roots: r}.probe(t.Context(), []artifact{{Class: "B", Entry: "/opt/agentbox/x", Command: []string{"stuck"}, Timeout: 2 * time.Second}})
 		if took := time.Since(begin); took != 2*time.Second+runnerGrace || got[0].Outcome != ArtifactFailed || !strings.Contains(got[0].Reason, "cannot be killed") {
 			t.Fatalf("took %s: %+v", took, got)
 		}
@@ -198,7 +198,7 @@ func TestAnInterruptedLookIsNoDeadFileSystem(t *testing.T) {
 	interrupt()
 	r := testRoots(t)
 	for range 100 { // the look may win
-		got := Prober{Runner: &fakeRunner{}, Roots: r}.Probe(ctx, []Artifact{{Class: "D", Entry: "/opt/agentbox/none"}})[0]
+		got := prober{Runner: &fakeRunner{}, Roots: r}.probe(ctx, []artifact{{Class: "D", Entry: "/opt/agentbox/none"}})[0]
 		if strings.Contains(got.Reason, "did not answer") {
 			t.Fatalf("%+v", got)
 		}
@@ -226,7 +226,7 @@ func TestAnArtifactOnADeadFileSystem(t *testing.T) {
 	})
 	r := testRoots(t)
 	write(t, r.Image+"/x", "", 0o755)
-	got := Prober{Runner: &fakeRunner{}, Roots: r}.Probe(t.Context(), []Artifact{
+	got := prober{Runner: &fakeRunner{}, Roots: r}.probe(t.Context(), []artifact{
 		{ID: "dead", Class: "D", Entry: dir + "/tool", Timeout: 50 * time.Millisecond},
 		{ID: "asset", Class: "D", Entry: "/opt/agentbox/x", Assets: []string{dir + "/data"}, Timeout: 50 * time.Millisecond},
 		{ID: "sound", Class: "D", Entry: "/opt/agentbox/x"},

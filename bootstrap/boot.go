@@ -66,7 +66,7 @@ type Boot struct {
 
 	loaded    atomic.Pointer[Loaded]
 	booted    *schema.Manifest // the manifest of the boot; an apply does not replace it
-	artifacts []Artifact       // written by phase 0
+	artifacts []artifact       // written by phase 0
 
 	sentinel *sentinelFile
 	watcher  *watcher // from the start of the programs to the seal
@@ -89,7 +89,7 @@ type Boot struct {
 }
 
 // phases are the phases of the boot, in order.
-var phases = []Phase{
+var phases = []phase{
 	{Number: 0, Name: "load", Run: load},
 	{Number: 0.5, Name: "immutable-root", Run: immutableRoot},
 	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},
@@ -106,13 +106,14 @@ var phases = []Phase{
 
 // New prepares a boot and does not start it.
 func New(cfg Config) *Boot {
-	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
+	b := &Boot{cfg: cfg, env: EnvironMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
 	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
 	b.sentinel = newSentinelFile(b.policy, cfg.Roots.Sentinel(), cfg.Bus)
 	return b
 }
 
-func environMap(environ []string) map[string]string {
+// EnvironMap returns an environment by name. If a name is there twice, the last value counts.
+func EnvironMap(environ []string) map[string]string {
 	m := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {

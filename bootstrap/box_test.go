@@ -44,7 +44,7 @@ func TestListenAddresses(t *testing.T) {
 		if len(findings) > 0 {
 			t.Fatal(findings)
 		}
-		env := environMap(c.env)
+		env := EnvironMap(c.env)
 		got, err := ListenAddresses(&Loaded{Manifest: m, Document: doc}, c.contained, func(k string) string { return env[k] })
 		if ExitCode(err) != c.code || err == nil && got != c.want {
 			t.Errorf("%+v: got %+v %v", c, got, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// RuntimeClosure holds the facts about the image and the boot in one value.
-type RuntimeClosure struct {
+// runtimeClosure holds the facts about the image and the boot in one value.
+type runtimeClosure struct {
 	ManifestChecksum string           `json:"manifest_checksum"`
 	Valid            bool             `json:"valid"` // every required artifact passed
 	Artifacts        []ArtifactResult `json:"artifacts"`
@@ -19,8 +19,8 @@ type RuntimeClosure struct {
 }
 
 // Closure returns the present runtime closure.
-func (b *Boot) Closure() RuntimeClosure {
-	c := RuntimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
+func (b *Boot) Closure() runtimeClosure {
+	c := runtimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
 	if s, _, ok := b.Sealed(); ok {
 		c.Sentinel = &s
 	}
@@ -32,8 +32,8 @@ func (b *Boot) Closure() RuntimeClosure {
 	return c
 }
 
-func (b *Boot) prober() Prober {
-	return Prober{Runner: b.cfg.Runner, Roots: b.cfg.Roots, Env: b.probeEnvironment()}
+func (b *Boot) prober() prober {
+	return prober{Runner: b.cfg.Runner, Roots: b.cfg.Roots, Env: b.probeEnvironment()}
 }
 
 // probeEnvironment is the environment of probe commands: paths, but no secrets.
@@ -115,7 +115,7 @@ func (b *Boot) lacks(p *plan.Program) []string {
 	return out
 }
 
-func (b *Boot) isDirectory(p Prober, path string) error {
+func (b *Boot) isDirectory(p prober, path string) error {
 	found, err := p.find(path)
 	if err != nil {
 		return err

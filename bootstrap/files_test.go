@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // testRoots are roots below a new directory.
 func testRoots(t *testing.T, env ...string) Roots {
 	t.Helper()
-	e := environMap(env)
+	e := EnvironMap(env)
 	r, err := NewRoots(t.TempDir(), func(k string) string { return e[k] })
 	if err != nil {
 		t.Fatal(err)

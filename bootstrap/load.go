@@ -283,7 +283,7 @@ func (b *Boot) adopt(l *Loaded) {
 	b.sentinel.policy = b.policy
 	b.artifacts = nil
 	for _, a := range l.Plan.Artifacts {
-		b.artifacts = append(b.artifacts, Artifact{
+		b.artifacts = append(b.artifacts, artifact{
 			ID: a.ID, Class: a.Class, Entry: a.Entry, Assets: a.Assets, Command: a.Command, Timeout: a.Timeout,
 			Required: a.Required, Feature: strings.Join(a.Features, ", "),
 		})

@@ -41,17 +41,14 @@ const (
 	EventFailed            = "BootstrapFailed"
 )
 
-// Phase is one step of the boot.
-type Phase struct {
+// phase is one step of the boot.
+type phase struct {
 	Number float64
 	Name   string
 	Run    func(context.Context, *Boot) (Outcome, error)
 	// AgentboxOnly phases are skipped with profile "none".
 	AgentboxOnly bool
 }
-
-// Label is the number as text, for people and metrics: "0.5", "9".
-func (p Phase) Label() string { return strconv.FormatFloat(p.Number, 'g', -1, 64) }
 
 // Outcome is the result of a phase that did not fail.
 type Outcome struct {
@@ -87,8 +84,8 @@ type Record struct {
 	Duration time.Duration `json:"-"`
 }
 
-// Label is the number as text, for people and metrics.
-func (r Record) Label() string { return Phase{Number: r.Number}.Label() }
+// Label is the number as text, for people and metrics: "0.5", "9".
+func (r Record) Label() string { return strconv.FormatFloat(r.Number, 'g', -1, 64) }
 
 // journal keeps the records of a boot. It may be read while phases run.
 type journal struct {
@@ -96,7 +93,7 @@ type journal struct {
 	records []Record
 }
 
-func newJournal(phases []Phase) *journal {
+func newJournal(phases []phase) *journal {
 	j := &journal{records: make([]Record, len(phases))}
 	for i, p := range phases {
 		j.records[i] = Record{Number: p.Number, Name: p.Name, Status: StatusPending}
@@ -141,7 +138,7 @@ func (j *journal) change(number float64, f func(*Record)) {
 
 // runPhases runs the phases in order and stops at the first one that fails. Its error is always a
 // *Failure.
-func (b *Boot) runPhases(ctx context.Context, phases []Phase) error {
+func (b *Boot) runPhases(ctx context.Context, phases []phase) error {
 	for _, p := range phases {
 		if err := b.runPhase(ctx, p); err != nil {
 			return err
@@ -150,7 +147,7 @@ func (b *Boot) runPhases(ctx context.Context, phases []Phase) error {
 	return nil
 }
 
-func (b *Boot) runPhase(ctx context.Context, p Phase) error {
+func (b *Boot) runPhase(ctx context.Context, p phase) error {
 	b.journal.begin(p.Number)
 	b.publish(b.phaseLevel(StatusRunning), EventPhaseStarted, map[string]any{"phase": p.Number, "name": p.Name})
 	outcome, err := b.attempt(ctx, p)
@@ -177,7 +174,7 @@ func (b *Boot) runPhase(ctx context.Context, p Phase) error {
 }
 
 // attempt runs the phase unless the profile leaves it out or ctx has ended.
-func (b *Boot) attempt(ctx context.Context, p Phase) (Outcome, error) {
+func (b *Boot) attempt(ctx context.Context, p phase) (Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
 	}

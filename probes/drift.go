@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -155,15 +156,8 @@ func NewDriftDetector(bus *event.Bus, ready *Readiness, want func() Declared, re
 
 // Run compares now and every driftCycle until ctx ends.
 func (d *DriftDetector) Run(ctx context.Context) {
-	t := time.NewTicker(driftCycle)
-	defer t.Stop()
-	for {
-		d.Once(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for again := true; again; again = sleep.For(ctx, driftCycle) {
+		d.once(ctx)
 	}
 }
 
@@ -174,9 +168,9 @@ func (d *DriftDetector) Current() []Drift {
 	return slices.Clone(d.current)
 }
 
-// Once compares now. It publishes a drift when it appears and when it is gone, and not each time
+// once compares now. It publishes a drift when it appears and when it is gone, and not each time
 // that the drift is still there.
-func (d *DriftDetector) Once(ctx context.Context) {
+func (d *DriftDetector) once(ctx context.Context) {
 	want := d.want()
 	found := compare(want, d.read(ctx, want))
 	d.mu.Lock()

@@ -26,7 +26,7 @@ func served(t *testing.T, r *rig) func() net.Conn {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.server.serve(ctx, &listener{name: "management", handler: r.server.public()}, newBoundedListener(p, MaxConnections))
+		r.server.serve(ctx, &listener{name: "management", handler: r.server.public()}, newBoundedListener(p, maxConnections))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -58,10 +58,10 @@ func TestConnectionsHaveTimeouts(t *testing.T) {
 		after time.Duration
 		says  string // what the answer, if any, begins with
 	}{
-		"nothing at all":       {"", ReadHeaderTimeout, ""},
-		"half a header":        {"GET /livez HTTP/1.1\r\nHo", ReadHeaderTimeout, "HTTP/1.1 400"},
-		"half a body":          {"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf", ReadTimeout, "HTTP/1.1 400"},
-		"a request, then idle": {"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", IdleTimeout, "HTTP/1.1 200"},
+		"nothing at all":       {"", readHeaderTimeout, ""},
+		"half a header":        {"GET /livez HTTP/1.1\r\nHo", readHeaderTimeout, "HTTP/1.1 400"},
+		"half a body":          {"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf", readTimeout, "HTTP/1.1 400"},
+		"a request, then idle": {"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", idleTimeout, "HTTP/1.1 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestAnswersHaveATimeout(t *testing.T) {
 			}
 		}), Open())
 		fmt.Fprint(served(t, r)(), "GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		if took := <-failed; took != WriteTimeout {
+		if took := <-failed; took != writeTimeout {
 			t.Errorf("cut off after %s", took)
 		}
 	})
@@ -111,7 +111,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := served(t, newRig(t, AuthBearer))
 		for n, status := range map[int]string{
-			MaxHeaderBytes - 1: "200", MaxHeaderBytes: "200", MaxHeaderBytes + 1: "431", 4 * MaxHeaderBytes: "431",
+			maxHeaderBytes - 1: "200", maxHeaderBytes: "200", maxHeaderBytes + 1: "431", 4 * maxHeaderBytes: "431",
 		} {
 			conn := open()
 			const frame = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: %s\r\n\r\n"
@@ -135,7 +135,7 @@ func TestMountedBodiesAreBounded(t *testing.T) {
 			fail(w, http.StatusRequestEntityTooLarge, problem.Validation, err.Error())
 		}
 	}), Open())
-	for n, status := range map[int]int{MaxBodyBytes - 1: 200, MaxBodyBytes: 200, MaxBodyBytes + 1: 413} {
+	for n, status := range map[int]int{maxBodyBytes - 1: 200, maxBodyBytes: 200, maxBodyBytes + 1: 413} {
 		w := r.ask(t, "POST", "/body/", func(q *http.Request) { q.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", n))) })
 		if w.Code != status {
 			t.Errorf("%d bytes: %d", n, w.Code)

@@ -23,7 +23,7 @@ import (
 // descriptors. The two listeners together have a quarter of them. So programs can be started during
 // a flood of connections, although each start takes several descriptors.
 func connectionLimit(descriptors uint64) int {
-	return int(min(MaxConnections, max(1, descriptors/8)))
+	return int(min(maxConnections, max(1, descriptors/8)))
 }
 
 // descriptors is how many the process may have open.
@@ -188,7 +188,7 @@ func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, 
 // and no memory here. If the kernel refuses the option, connections come at once.
 func deferAccept(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(ReadHeaderTimeout.Seconds()))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(readHeaderTimeout.Seconds()))
 	})
 }
 
@@ -217,7 +217,7 @@ func (c *boundedConn) boundMemory() {
 	_ = c.Raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer)
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer)
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(writeTimeout.Milliseconds()))
 	})
 }
 
@@ -357,7 +357,7 @@ func bounded(exempt func(*http.Request) bool, refuse, next http.Handler) http.Ha
 				// It is idle from here on. The kernel resets a connection that is closed with
 				// bytes unread (RFC 1122, 4.2.2.13), and the answer may be lost with it.
 				c.end()
-				_, _ = io.CopyN(io.Discard, r.Body, MaxHeaderBytes) // a client that sends more is disconnected
+				_, _ = io.CopyN(io.Discard, r.Body, maxHeaderBytes) // a client that sends more is disconnected
 				refuse.ServeHTTP(w, r)
 				return
 			}

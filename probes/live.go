@@ -46,12 +46,12 @@ func NewLiveness(p Pinger, started time.Time) *Liveness {
 	return &Liveness{pinger: p, started: started}
 }
 
-// Uptime is the time since the start.
-func (l *Liveness) Uptime() time.Duration { return time.Since(l.started) }
+// uptime is the time since the start.
+func (l *Liveness) uptime() time.Duration { return time.Since(l.started) }
 
-// Check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
+// check returns nil if the loop answers within pingTimeout, or has answered within pingFresh
 // before.
-func (l *Liveness) Check(ctx context.Context) error {
+func (l *Liveness) check(ctx context.Context) error {
 	if l.pinger == nil {
 		return nil
 	}

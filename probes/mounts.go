@@ -81,7 +81,7 @@ func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 // that the reason in /ready disappears soon after its cause.
 const missingCycle = 500 * time.Millisecond
 
-// FollowMounts checks the directories at once and then every Cycle, a missing one more often, until
+// FollowMounts checks the directories at once and then every checkCycle, a missing one more often, until
 // ctx ends. It must start before the seal: with a requirement added later, the box could be ready
 // without it for a moment. Each directory has its own goroutine, so one that hangs does not delay
 // the others.
@@ -106,7 +106,7 @@ func (r *Readiness) followMount(ctx context.Context, path string, check MountChe
 	r.every(ctx, func() time.Duration {
 		err := probe.look(ctx, mountTimeout)
 		if ctx.Err() != nil {
-			return Cycle
+			return checkCycle
 		}
 		q := Requirement{ID: "mount:" + path, Kind: KindMount, Met: err == nil}
 		if err != nil {
@@ -116,7 +116,7 @@ func (r *Readiness) followMount(ctx context.Context, path string, check MountChe
 		if err != nil {
 			return missingCycle
 		}
-		return Cycle
+		return checkCycle
 	})
 }
 

@@ -28,8 +28,8 @@ const (
 // stage is what this package writes as agentbox.stage.
 const stage = "probes"
 
-// ReasonShutdown is the reason of a 503 as soon as a shutdown has begun.
-const ReasonShutdown = "shutting down"
+// reasonShutdown is the reason of a 503 as soon as a shutdown has begun.
+const reasonShutdown = "shutting down"
 
 // Readiness holds the requirements of the box and tells whether all are met. Its methods may be
 // called from any goroutine and only use memory. After a change, the next Verdict contains it.
@@ -140,7 +140,7 @@ func (r *Readiness) Keep(kind Kind, ids map[string]bool) {
 	}
 }
 
-// Shutdown makes the box unready until its end, with the reason ReasonShutdown.
+// Shutdown makes the box unready until its end, with the reason reasonShutdown.
 func (r *Readiness) Shutdown() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *Readiness) Shutdown() {
 		r.ready, level = false, event.Warn
 	}
 	r.bus.Publish(event.Event{Level: level, Stage: stage, Name: EventShuttingDown,
-		Fields: map[string]any{"reason": ReasonShutdown}})
+		Fields: map[string]any{"reason": reasonShutdown}})
 }
 
 // Verdict is the present answer. The caller must not change its slices.
@@ -223,7 +223,7 @@ func (r *Readiness) build() Verdict {
 	}
 	v := Verdict{Report: evaluate(reqs), Since: r.since, ShuttingDown: r.down}
 	if r.down {
-		v.Ready, v.Reason = false, ReasonShutdown
+		v.Ready, v.Reason = false, reasonShutdown
 	}
 	return v
 }

@@ -103,7 +103,7 @@ func TestShutdownIsUnreadyForGood(t *testing.T) {
 	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
 	r.Shutdown()
 	r.Set(Requirement{ID: "program:x", Kind: KindProgram, Met: true})
-	if v := r.Verdict(); v.Ready || v.Reason != ReasonShutdown {
+	if v := r.Verdict(); v.Ready || v.Reason != reasonShutdown {
 		t.Fatalf("got %+v", v)
 	}
 }
@@ -360,7 +360,7 @@ func TestHungMountDelaysNothing(t *testing.T) {
 			t.Fatalf("%d looks are stuck instead of one", n)
 		}
 		close(release)
-		time.Sleep(Cycle)
+		time.Sleep(checkCycle)
 		if !met("mount:/hung").Met {
 			t.Fatal("the mount answers again and is still missed")
 		}
@@ -392,7 +392,7 @@ func TestSealLooksAtMountsAtOnce(t *testing.T) {
 			t.Fatalf("got %+v", r.Verdict())
 		}
 		there.Store(false)
-		time.Sleep(Cycle)
+		time.Sleep(checkCycle)
 		synctest.Wait()
 		if r.Verdict().Ready {
 			t.Fatal("the mount is gone and was looked at")
@@ -452,12 +452,12 @@ func TestOneRelayIsEnough(t *testing.T) {
 			t.Fatalf("got %+v", q)
 		}
 		up.Store(true)
-		time.Sleep(Cycle)
+		time.Sleep(checkCycle)
 		if q := state(); !q.Met {
 			t.Fatalf("got %+v", q)
 		}
 		before := calls.Load()
-		time.Sleep(2 * Cycle)
+		time.Sleep(2 * checkCycle)
 		if n := calls.Load() - before; n != 2 {
 			t.Fatalf("%d connects in two cycles: the relay that answers should be asked alone", n)
 		}
@@ -485,7 +485,7 @@ func TestLiveness(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 500 {
 			wg.Go(func() {
-				if err := l.Check(t.Context()); err != nil {
+				if err := l.check(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -495,7 +495,7 @@ func TestLiveness(t *testing.T) {
 			t.Fatalf("500 requests made %d pings", n)
 		}
 		time.Sleep(pingFresh + time.Millisecond)
-		if err := l.Check(t.Context()); err != nil || pings.Load() != 2 {
+		if err := l.check(t.Context()); err != nil || pings.Load() != 2 {
 			t.Fatalf("%v after %d pings", err, pings.Load())
 		}
 	})
@@ -506,13 +506,13 @@ func TestStuckLoopIsNotLive(t *testing.T) {
 		stuck := make(chan struct{})
 		l := NewLiveness(pingFunc(func(context.Context) error { <-stuck; return errors.New("late") }), time.Now())
 		begin := time.Now()
-		if err := l.Check(t.Context()); !errors.Is(err, ErrStuck) || time.Since(begin) != pingTimeout {
+		if err := l.check(t.Context()); !errors.Is(err, ErrStuck) || time.Since(begin) != pingTimeout {
 			t.Fatalf("%v after %v", err, time.Since(begin))
 		}
 		close(stuck)
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if err := l.Check(t.Context()); !errors.Is(err, ErrStuck) {
+		if err := l.check(t.Context()); !errors.Is(err, ErrStuck) {
 			t.Fatalf("a ping that failed counts as alive: %v", err)
 		}
 	})

@@ -30,7 +30,7 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 	r.every(ctx, func() time.Duration {
 		url, err := anyRelay(ctx, urls, last, dial)
 		if ctx.Err() != nil {
-			return Cycle
+			return checkCycle
 		}
 		last = url
 		q := Requirement{ID: relayID, Kind: KindRelay, Met: err == nil}
@@ -38,7 +38,7 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 			q.Reason = err.Error()
 		}
 		r.Set(q)
-		return Cycle
+		return checkCycle
 	})
 }
 

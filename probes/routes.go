@@ -85,7 +85,7 @@ func (s *Server) metricsRoutes() http.Handler {
 }
 
 func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
-	h = s.metrics.instrument(pattern, http.MaxBytesHandler(h, MaxBodyBytes))
+	h = s.metrics.instrument(pattern, http.MaxBytesHandler(h, maxBodyBytes))
 	r.Method(http.MethodGet, pattern, h)
 	r.Method(http.MethodHead, pattern, h)
 }
@@ -119,7 +119,7 @@ func Open() MountOption { return func(m *mount) { m.open = true } }
 // ends its session after 401; after 429 it would ask again.
 func TellWrongKeys() MountOption { return func(m *mount) { m.tell = true } }
 
-// MaxBody replaces MaxBodyBytes; 0 leaves the bound to the handler.
+// MaxBody replaces maxBodyBytes; 0 leaves the bound to the handler.
 func MaxBody(n int64) MountOption { return func(m *mount) { m.maxBody = n } }
 
 // Mount serves h below pattern ("/v1/beads", "/pods"), for every method, behind the key. The
@@ -131,7 +131,7 @@ func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
 	if taken {
 		panic("probes: " + pattern + " is served already")
 	}
-	m := mount{pattern: pattern, maxBody: MaxBodyBytes}
+	m := mount{pattern: pattern, maxBody: maxBodyBytes}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -218,8 +218,8 @@ func (s *Server) contain(next http.Handler) http.Handler {
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	// The request's context ends when the client sends no more, but such a client still reads the answer:
 	// nc and shells ask so. The check has a time limit of its own.
-	err := s.cfg.Liveness.Check(context.WithoutCancel(r.Context()))
-	status, body := http.StatusOK, map[string]any{"live": true, "uptime": seconds(s.cfg.Liveness.Uptime())}
+	err := s.cfg.Liveness.check(context.WithoutCancel(r.Context()))
+	status, body := http.StatusOK, map[string]any{"live": true, "uptime": seconds(s.cfg.Liveness.uptime())}
 	if err != nil {
 		status, body["live"], body["reason"] = http.StatusServiceUnavailable, false, err.Error()
 	}
@@ -255,7 +255,7 @@ func writeVerboseReady(w http.ResponseWriter, status int, v Verdict) {
 		out.line(q.ID, q.Met, q.Reason)
 	}
 	if v.ShuttingDown {
-		out.line("shutdown", false, ReasonShutdown)
+		out.line("shutdown", false, reasonShutdown)
 	}
 	out.write(w, status)
 }

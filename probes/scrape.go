@@ -36,7 +36,7 @@ func (s *Server) scrape() http.Handler {
 		// One collector that fails must not hide all the others.
 		ErrorHandling: promhttp.ContinueOnError,
 	})
-	h.render = http.TimeoutHandler(h.inTurn(metrics), ReadTimeout, "the metrics could not be collected in time\n")
+	h.render = http.TimeoutHandler(h.inTurn(metrics), readTimeout, "the metrics could not be collected in time\n")
 	return h
 }
 
@@ -46,7 +46,7 @@ func (s *scrapes) inTurn(next http.Handler) http.Handler {
 		case s.turns <- struct{}{}:
 			defer func() { <-s.turns }()
 			next.ServeHTTP(w, r)
-		case <-r.Context().Done(): // also after ReadTimeout
+		case <-r.Context().Done(): // also after readTimeout
 		}
 	})
 }

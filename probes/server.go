@@ -23,19 +23,19 @@ import (
 
 // Limits of the listeners.
 const (
-	MaxHeaderBytes = 64 << 10
-	MaxBodyBytes   = 1 << 20
-	// MaxConnections is the limit of each listener; it is lower if RLIMIT_NOFILE is low.
-	MaxConnections    = 512
-	ReadHeaderTimeout = 5 * time.Second
-	ReadTimeout       = 10 * time.Second
-	// WriteTimeout ends an answer that the client does not read. A handler that streams removes it
-	// with http.ResponseController.SetWriteDeadline. One that reads for longer than ReadTimeout
+	maxHeaderBytes = 64 << 10
+	maxBodyBytes   = 1 << 20
+	// maxConnections is the limit of each listener; it is lower if RLIMIT_NOFILE is low.
+	maxConnections    = 512
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	// writeTimeout ends an answer that the client does not read. A handler that streams removes it
+	// with http.ResponseController.SetWriteDeadline. One that reads for longer than readTimeout
 	// uses SetReadDeadline.
-	WriteTimeout = 30 * time.Second
-	IdleTimeout  = 60 * time.Second
-	// RetryListen is the pause before another attempt to listen on an address.
-	RetryListen = 5 * time.Second
+	writeTimeout = 30 * time.Second
+	idleTimeout  = 60 * time.Second
+	// retryListen is the pause before another attempt to listen on an address.
+	retryListen = 5 * time.Second
 )
 
 // headerSlack is how much net/http reads beyond its MaxHeaderBytes.
@@ -145,7 +145,7 @@ func (s *Server) public() http.Handler { return s.contain(s.onlyOurNames(s.cross
 
 // Start opens both listeners and serves until ctx ends. If it cannot listen on an address, the box
 // goes on: the failure is published and shown by Listeners, and Start tries again every
-// RetryListen. Start returns the errors of the first attempt, for the log.
+// retryListen. Start returns the errors of the first attempt, for the log.
 func (s *Server) Start(ctx context.Context) error {
 	return errors.Join(
 		s.open(ctx, &listener{name: ManagementListener, address: s.cfg.ManagementAddress, handler: s.wrapped(s.public())}),
@@ -237,7 +237,7 @@ func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 		if n != nil {
 			s.serve(ctx, l, n)
 		}
-		if !sleep.For(ctx, RetryListen) {
+		if !sleep.For(ctx, retryListen) {
 			return
 		}
 		n, _ = s.bind(ctx, l) // bind publishes the error
@@ -285,11 +285,11 @@ const shutdownGrace = time.Second
 func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 	srv := &http.Server{
 		Handler:           l.handler,
-		ReadHeaderTimeout: ReadHeaderTimeout,
-		ReadTimeout:       ReadTimeout,
-		WriteTimeout:      WriteTimeout,
-		IdleTimeout:       IdleTimeout,
-		MaxHeaderBytes:    MaxHeaderBytes - headerSlack,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes - headerSlack,
 		ConnContext:       connContext,
 		// Mistakes of clients are counted and not logged.
 		ErrorLog: log.New(io.Discard, "", 0),
@@ -319,7 +319,7 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 
 func (s *Server) listenFailed(l *listener, err error) {
 	s.publish(event.Error, EventListenFailed, map[string]any{
-		"listener": l.name, "address": l.address, "reason": err.Error(), "retry_ms": RetryListen.Milliseconds(),
+		"listener": l.name, "address": l.address, "reason": err.Error(), "retry_ms": retryListen.Milliseconds(),
 	})
 }
 

@@ -110,7 +110,7 @@ func TestReadyAnswers(t *testing.T) {
 	}
 	r.ready.Shutdown()
 	w = r.do(t, "GET", "/ready")
-	if body = decode(t, w); w.Code != 503 || body["reason"] != ReasonShutdown {
+	if body = decode(t, w); w.Code != 503 || body["reason"] != reasonShutdown {
 		t.Fatalf("%d %v", w.Code, body)
 	}
 }
@@ -212,7 +212,7 @@ func TestMountedRoutesNeedTheKey(t *testing.T) {
 	if w := r.do(t, "GET", "/v1/../v1/beads/7"); w.Code == 200 {
 		t.Error("an unclean path got past the key")
 	}
-	req := httptest.NewRequest("POST", "/open/", strings.NewReader(strings.Repeat("x", MaxBodyBytes+1)))
+	req := httptest.NewRequest("POST", "/open/", strings.NewReader(strings.Repeat("x", maxBodyBytes+1)))
 	w := httptest.NewRecorder()
 	r.server.Handler().ServeHTTP(w, req)
 	if w.Code != http.StatusRequestEntityTooLarge {
@@ -690,7 +690,7 @@ func TestCPUCounterNeverFalls(t *testing.T) {
 func BenchmarkLivez(b *testing.B) {
 	l := NewLiveness(pingFunc(func(context.Context) error { return nil }), time.Now())
 	for b.Loop() {
-		if err := l.Check(context.Background()); err != nil {
+		if err := l.check(context.Background()); err != nil {
 			b.Fatal(err)
 		}
 	}

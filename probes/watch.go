@@ -9,8 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Cycle is the time between two checks of mounts and relays.
-const Cycle = 5 * time.Second
+// checkCycle is the time between two checks of mounts and relays.
+const checkCycle = 5 * time.Second
 
 // met says whether the program fulfils its requirement, and if not why.
 func met(p program.Status) (bool, string) {

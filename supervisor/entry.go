@@ -39,10 +39,11 @@ type entry struct {
 	dirty      bool // in the loop's list
 	removing   bool // is forgotten once it is gone
 
-	visited       uint64 // the walk that has wanted it
-	looked, timed uint64 // the walks that found the two values below
-	isBlocked     bool
-	gaveUp        time.Time
+	visited   uint64 // the latest walk that has wanted it; see loop.look
+	looked    uint64 // the walk in which blocked found isBlocked
+	isBlocked bool
+	timed     uint64 // the walk in which givesUp found gaveUp
+	gaveUp    time.Time
 
 	cron    *timetable // nil while the schedule is paused
 	cronD   item

@@ -223,7 +223,7 @@ func (s *Supervisor) Await(ctx context.Context, name string, until func(Status) 
 			return st, nil
 		}
 		if _, err := watch.Next(ctx); err != nil {
-			// Why a program is not ready yet changes without an event.
+			// The reason why a program is not ready yet can change without an event.
 			if now, ok := s.Status(name); ok {
 				st = now
 			}

@@ -63,15 +63,8 @@ func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint6
 	rules := spec.Health.Wedge
 	name, first := s.vitals(rules, spec.Name, run)
 	watch := program.NewWedgeWatch(rules, time.Now(), first)
-	tick := time.NewTicker(rules.Every())
-	defer tick.Stop()
 	wedged := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, rules.Every()) {
 		now, v := s.vitals(rules, name, run)
 		name = now
 		why := watch.Look(time.Now(), v)

@@ -274,7 +274,7 @@ func exportComments(ctx context.Context, tx *sql.Tx, id string) ([]recordComment
 		c := recordComment{IssueID: id}
 		var at int64
 		err := r.Scan((*string)(&c.ID), &c.Author, &c.Text, &at)
-		c.CreatedAt = fromMS(at)
+		c.CreatedAt = adapters.AtMillis(at)
 		return c, err
 	})
 }

@@ -37,7 +37,7 @@ func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, err
 
 // madeNow returns, in bd's words, when and by whom an edge was made.
 func madeNow(ctx context.Context) (string, error) {
-	made := map[string]any{"created_at": fromMS(now())}
+	made := map[string]any{"created_at": adapters.AtMillis(now())}
 	if actor := adapters.MetaFrom(ctx).Actor; actor != "" {
 		made["created_by"] = actor
 	}

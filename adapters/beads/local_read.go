@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -36,17 +35,10 @@ func scanBead(r scanner) (adapters.Bead, error) {
 	if err := json.Unmarshal([]byte(tags), &b.Tags); err != nil {
 		return b, fmt.Errorf("tags of %s: %w", b.ID, err)
 	}
-	b.CreatedAt, b.UpdatedAt, b.ClaimedAt = fromMS(created), fromMS(updated), fromMS(claimed)
-	b.ClosedAt, b.DeferUntil, b.LeaseUntil = fromMS(closed), fromMS(deferred), fromMS(lease)
+	b.CreatedAt, b.UpdatedAt, b.ClaimedAt = adapters.AtMillis(created), adapters.AtMillis(updated), adapters.AtMillis(claimed)
+	b.ClosedAt, b.DeferUntil, b.LeaseUntil = adapters.AtMillis(closed), adapters.AtMillis(deferred), adapters.AtMillis(lease)
 	b.Deps, b.BlockedBy = []adapters.Dep{}, []string{}
 	return b, nil
-}
-
-func fromMS(ms int64) adapters.Time {
-	if ms == 0 {
-		return adapters.Time{}
-	}
-	return adapters.At(time.UnixMilli(ms))
 }
 
 func toMS(t adapters.Time) int64 {

@@ -356,6 +356,6 @@ func loadComment(ctx context.Context, tx *sql.Tx, bead, id string) (adapters.Bea
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, adapters.NotFound("comment", id) // an import has replaced it
 	}
-	c.CreatedAt = fromMS(at)
+	c.CreatedAt = adapters.AtMillis(at)
 	return c, err
 }

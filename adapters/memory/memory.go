@@ -226,8 +226,8 @@ func (m *Memory) Store(ctx context.Context, key, value, namespace string, opt ad
 			return adapters.Stored{}, err
 		}
 		return adapters.Stored{
-			Key: key, Namespace: namespace, Created: created, StoredAt: instant(e.stored),
-			Embedder: under.embedder, Dim: under.dim, ExpiresAt: instant(e.expires),
+			Key: key, Namespace: namespace, Created: created, StoredAt: adapters.AtMillis(e.stored),
+			Embedder: under.embedder, Dim: under.dim, ExpiresAt: adapters.AtMillis(e.expires),
 		}, nil
 	})
 }
@@ -293,7 +293,7 @@ func (m *Memory) Retrieve(ctx context.Context, key, namespace string) (adapters.
 	r := f.row
 	return adapters.MemoryEntry{
 		Key: key, Namespace: namespace, Value: r.value, Metadata: json.RawMessage(r.metadata),
-		StoredAt: instant(r.stored), ExpiresAt: instant(r.expires), Embedder: r.pin.embedder, Dim: r.pin.dim,
+		StoredAt: adapters.AtMillis(r.stored), ExpiresAt: adapters.AtMillis(r.expires), Embedder: r.pin.embedder, Dim: r.pin.dim,
 	}, true, nil
 }
 
@@ -324,7 +324,7 @@ func (m *Memory) List(ctx context.Context, namespace string, page adapters.PageO
 		}
 		out.Items = make([]adapters.MemoryKey, len(rows))
 		for i, r := range rows {
-			out.Items[i] = adapters.MemoryKey{Key: r.key, StoredAt: instant(r.stored), ExpiresAt: instant(r.expires), Size: r.size}
+			out.Items[i] = adapters.MemoryKey{Key: r.key, StoredAt: adapters.AtMillis(r.stored), ExpiresAt: adapters.AtMillis(r.expires), Size: r.size}
 		}
 		return out, nil
 	})
@@ -347,12 +347,4 @@ func (m *Memory) Namespaces(ctx context.Context) ([]adapters.Namespace, error) {
 	return with(ctx, m, func(ctx context.Context, s *session) ([]adapters.Namespace, error) {
 		return s.backend.namespaces(ctx, s.backend.now().UnixMilli())
 	})
-}
-
-// instant turns Unix milliseconds into the time on the wire; 0 means never.
-func instant(ms int64) adapters.Time {
-	if ms == 0 {
-		return adapters.Time{}
-	}
-	return adapters.At(time.UnixMilli(ms))
 }

@@ -416,7 +416,7 @@ func TestASlowRedactorHasTwoSecondsInAll(t *testing.T) {
 		s := stack(t, Options{Privacy: PrivacyConfig{Redactor: &mask{hang: true}}})
 		payload := json.RawMessage(`{"a":["1x","2x","3x","4x","5x","6x","7x","8x"]}`)
 		begin := time.Now()
-		err := s.privacy.Rewrite(t.Context(), adapters.SlotMemory, []adapters.Text{{JSON: &payload}}, nil)
+		err := s.privacy.rewrite(t.Context(), adapters.SlotMemory, []adapters.Text{{JSON: &payload}}, nil)
 		if !errors.Is(err, adapters.ErrPrivacyRejected) || time.Since(begin) != redactLimit {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
@@ -457,7 +457,7 @@ func TestDocumentsKeepTheirStructure(t *testing.T) {
 				body.Reader = strings.NewReader(strings.Replace(c.in, `#">`, `#>`, 1))
 				c.want = strings.Replace(c.want, `#">`, `#>`, 1)
 			}
-			if err := s.privacy.Rewrite(t.Context(), adapters.SlotPods, []adapters.Text{{Body: &body}}, nil); err != nil {
+			if err := s.privacy.rewrite(t.Context(), adapters.SlotPods, []adapters.Text{{Body: &body}}, nil); err != nil {
 				t.Fatal(err)
 			}
 			got, _ := io.ReadAll(body.Reader)
@@ -476,7 +476,7 @@ func TestBinaryAndHugeBodiesAreRefusedOrWhole(t *testing.T) {
 		for policy, want := range map[Policy]error{PolicyStrict: adapters.ErrPrivacyRejected, PolicySoft: nil} {
 			s := stack(t, Options{Privacy: PrivacyConfig{Redactor: &mask{}, Policies: map[adapters.Slot]Policy{adapters.SlotPods: policy}}})
 			body := adapters.Body{ContentType: c.contentType, Reader: strings.NewReader(c.in), Size: -1}
-			err := s.privacy.Rewrite(t.Context(), adapters.SlotPods, []adapters.Text{{Body: &body}}, nil)
+			err := s.privacy.rewrite(t.Context(), adapters.SlotPods, []adapters.Text{{Body: &body}}, nil)
 			if !errors.Is(err, want) {
 				t.Errorf("%s, %s: %v", name, policy, err)
 			}
@@ -507,7 +507,7 @@ func TestSidecarProtocol(t *testing.T) {
 	s := stack(t, Options{Privacy: PrivacyConfig{Redactor: car, Entities: []string{"private_person"}}})
 	text := "Alice"
 	rewrite := func() error {
-		return s.privacy.Rewrite(t.Context(), adapters.SlotMemory, []adapters.Text{{String: &text}}, nil)
+		return s.privacy.rewrite(t.Context(), adapters.SlotMemory, []adapters.Text{{String: &text}}, nil)
 	}
 	if err := rewrite(); err != nil || text != "[ENTITY]" {
 		t.Errorf("%v %q", err, text)

@@ -150,8 +150,8 @@ type PrivacyConfig struct {
 	Entities []string                 // empty = all
 }
 
-// Filter rewrites the text of incoming calls. It is safe for concurrent use.
-type Filter struct {
+// privacyFilter rewrites the text of incoming calls. It is safe for concurrent use.
+type privacyFilter struct {
 	cfg     PrivacyConfig
 	metrics *privacyMetrics
 	tracer  trace.Tracer
@@ -161,11 +161,11 @@ type Filter struct {
 	warned map[adapters.Slot]time.Time
 }
 
-func newFilter(cfg PrivacyConfig, tracer trace.Tracer, log zerolog.Logger) *Filter {
-	return &Filter{cfg: cfg, metrics: newPrivacyMetrics(), tracer: tracer, log: log, warned: make(map[adapters.Slot]time.Time)}
+func newFilter(cfg PrivacyConfig, tracer trace.Tracer, log zerolog.Logger) *privacyFilter {
+	return &privacyFilter{cfg: cfg, metrics: newPrivacyMetrics(), tracer: tracer, log: log, warned: make(map[adapters.Slot]time.Time)}
 }
 
-func (f *Filter) policy(slot adapters.Slot) Policy {
+func (f *privacyFilter) policy(slot adapters.Slot) Policy {
 	if f.cfg.Redactor == nil {
 		return PolicyOff
 	}
@@ -175,10 +175,10 @@ func (f *Filter) policy(slot adapters.Slot) Policy {
 	return defaultPolicy(slot)
 }
 
-func (f *Filter) middleware(next adapters.Handler) adapters.Handler {
+func (f *privacyFilter) middleware(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) error {
 		if c.Write && c.Class != adapters.ClassOff && len(c.Text) > 0 {
-			if err := f.Rewrite(ctx, c.Slot, c.Text, c.Check); err != nil {
+			if err := f.rewrite(ctx, c.Slot, c.Text, c.Check); err != nil {
 				return err
 			}
 		}
@@ -186,10 +186,10 @@ func (f *Filter) middleware(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// Rewrite masks private parts of texts in place, by the policy of slot. check, if not nil,
+// rewrite masks private parts of texts in place, by the policy of slot. check, if not nil,
 // checks the result. If the redactor made a text longer than allowed, that counts as a failure of the
 // redactor.
-func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapters.Text, check func() error) error {
+func (f *privacyFilter) rewrite(ctx context.Context, slot adapters.Slot, texts []adapters.Text, check func() error) error {
 	policy := f.policy(slot)
 	if policy == PolicyOff {
 		return nil
@@ -224,7 +224,7 @@ func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapte
 }
 
 // begin starts the span and the time limit of one redaction.
-func (f *Filter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (context.Context, func(*pieces, error)) {
+func (f *privacyFilter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (context.Context, func(*pieces, error)) {
 	const op = "redact"
 	start := time.Now()
 	var span trace.Span
@@ -251,7 +251,7 @@ func (f *Filter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (
 
 // redactAll sends every text once, redactParallel texts at a time. The first failure stops the
 // others.
-func (f *Filter) redactAll(ctx context.Context, slot adapters.Slot, texts []*piece) error {
+func (f *privacyFilter) redactAll(ctx context.Context, slot adapters.Slot, texts []*piece) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	queue := make(chan *piece)
@@ -278,7 +278,7 @@ feed:
 	return context.Cause(ctx)
 }
 
-func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err error) {
+func (f *privacyFilter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err error) {
 	// A panic in this goroutine would end the box.
 	defer func() {
 		if r := recover(); r != nil {
@@ -308,7 +308,7 @@ func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err 
 }
 
 // warn logs, at most once a minute for each slot, that texts pass unchecked.
-func (f *Filter) warn(slot adapters.Slot, err error) {
+func (f *privacyFilter) warn(slot adapters.Slot, err error) {
 	f.mu.Lock()
 	now := time.Now()
 	last, ok := f.warned[slot]

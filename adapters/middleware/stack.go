@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ const (
 	DefaultWriteLimit = 30 * time.Second
 )
 
-// Options of New. The zero value works: no metrics, no spans, no log, default
-// limits, privacy off.
+// Options of New. The zero value works: metrics are kept but not exposed, there are no spans and no
+// log, the limits are the default ones, and privacy is off.
 type Options struct {
 	Registerer prometheus.Registerer // nil = metrics are kept but not exposed
 	Tracer     trace.Tracer          // nil = no spans, no cost
@@ -36,9 +37,10 @@ type Stack struct {
 	metrics *metrics
 	tracer  trace.Tracer
 	log     zerolog.Logger
-	limits  [2]time.Duration // read, write
+	read    time.Duration // limit of a call
+	write   time.Duration // limit of a call that writes
 	replays *replays
-	privacy *Filter
+	privacy *privacyFilter
 	reg     prometheus.Registerer
 }
 
@@ -46,13 +48,7 @@ type Stack struct {
 func New(o Options) (*Stack, error) {
 	s := &Stack{
 		metrics: newMetrics(), tracer: o.Tracer, log: o.Log, replays: newReplays(o.Log), reg: o.Registerer,
-		limits: [2]time.Duration{o.ReadLimit, o.WriteLimit},
-	}
-	if s.limits[0] <= 0 {
-		s.limits[0] = DefaultReadLimit
-	}
-	if s.limits[1] <= 0 {
-		s.limits[1] = DefaultWriteLimit
+		read: cmp.Or(max(o.ReadLimit, 0), DefaultReadLimit), write: cmp.Or(max(o.WriteLimit, 0), DefaultWriteLimit),
 	}
 	s.privacy = newFilter(o.Privacy, o.Tracer, o.Log)
 	if o.Registerer == nil {
@@ -174,13 +170,11 @@ func serviceError(e *adapters.Error) bool {
 // because its context lives on with it.
 func (s *Stack) deadline(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) error {
-		limit := c.Limit
-		if limit == 0 {
-			limit = s.limits[0]
-			if c.Write {
-				limit = s.limits[1]
-			}
+		limit := s.read
+		if c.Write {
+			limit = s.write
 		}
+		limit = cmp.Or(c.Limit, limit)
 		if c.Cancel == nil {
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()

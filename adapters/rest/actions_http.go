@@ -265,21 +265,9 @@ func (f *actionFollower) write(ctx context.Context, after uint64, read <-chan er
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	for {
-		one, dropped, ok, news := f.q.s.actions.after(&after)
-		switch {
-		case dropped > 0:
-			if err := f.send(ctx, notification{"2.0", "notifications/lagged", lagged(dropped, after+1)}); err != nil {
-				return err
-			}
-			continue
-		case ok:
-			if filter := f.filter.Load(); filter != nil && !filter.matches(one) {
-				continue
-			}
-			if err := f.send(ctx, notification{"2.0", "notifications/agent_action", one}); err != nil {
-				return err
-			}
-			continue
+		news, err := f.sendNew(ctx, &after)
+		if err != nil {
+			return err
 		}
 		select {
 		case <-news:
@@ -296,6 +284,25 @@ func (f *actionFollower) write(ctx context.Context, after uint64, read <-chan er
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+}
+
+// sendNew sends the actions after *place that the filter lets pass, and advances *place. news is closed
+// at the next action.
+func (f *actionFollower) sendNew(ctx context.Context, place *uint64) (news <-chan struct{}, err error) {
+	for {
+		one, dropped, ok, news := f.q.s.actions.after(place)
+		switch filter := f.filter.Load(); {
+		case dropped > 0:
+			err = f.send(ctx, notification{"2.0", "notifications/lagged", lagged(dropped, *place+1)})
+		case !ok:
+			return news, nil
+		case filter == nil || filter.matches(one):
+			err = f.send(ctx, notification{"2.0", "notifications/agent_action", one})
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 }

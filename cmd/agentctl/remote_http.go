@@ -44,6 +44,24 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		}
 		return c.client().Adapters(ctx, r)
 	}
+	req, err := c.remoteRequest(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.send(req)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := api.Answered(resp)
+	var refused *api.Error
+	if errors.As(err, &refused) && resp.StatusCode == http.StatusUnauthorized && req.Header.Get("Authorization") == "" {
+		refused.Hint = "put the management key into the variable " + envKey + ", or sign with --nostr"
+	}
+	return answer, err
+}
+
+// remoteRequest is the request to --url, with its credential.
+func (c *cli) remoteRequest(ctx context.Context, r api.AdapterRequest) (*http.Request, error) {
 	// A signature covers the whole body. Without one, the body is sent as it is read.
 	var signed []byte
 	if c.nostr != "" && r.Body != nil {
@@ -59,8 +77,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	if u, err := url.Parse(c.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, usageError("--url %q is not an address; write it as in http://127.0.0.1:9090", c.url)
 	}
-	base := strings.TrimSuffix(c.url, "/")
-	target := base + r.Path
+	target := c.base() + r.Path
 	if query := r.Query.Encode(); query != "" {
 		target += "?" + query
 	}
@@ -69,12 +86,18 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		return nil, usageError("--url %q is not a valid address: %v", c.url, err)
 	}
 	maps.Copy(req.Header, r.Header)
-	if err := c.authorize(req, signed); err != nil {
-		return nil, err
-	}
+	return req, c.authorize(req, signed)
+}
+
+// base is --url without the slash at its end.
+func (c *cli) base() string { return strings.TrimSuffix(c.url, "/") }
+
+// send gives up if the box does not answer other requests either, however long this one may take.
+func (c *cli) send(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
 	client := http.Client{Transport: c.transport, CheckRedirect: outbound.NoRedirect}
 	waiting, cut := context.WithCancel(ctx) // it ends with ctx: the caller reads the answer after this function
-	watched := api.Watch(ctx, func(ctx context.Context) error { return alive(ctx, &client, base) }, cut)
+	watched := api.Watch(ctx, func(ctx context.Context) error { return alive(ctx, &client, c.base()) }, cut)
 	resp, err := client.Do(req.WithContext(waiting))
 	if silent := watched(); silent != nil {
 		if err == nil {
@@ -88,12 +111,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		}
 		return nil, &exitError{exitUnreachable, fmt.Errorf("cannot reach the box at %s: %w", c.url, err)}
 	}
-	answer, err := api.Answered(resp)
-	var refused *api.Error
-	if errors.As(err, &refused) && resp.StatusCode == http.StatusUnauthorized && req.Header.Get("Authorization") == "" {
-		refused.Hint = "put the management key into the variable " + envKey + ", or sign with --nostr"
-	}
-	return answer, err
+	return resp, nil
 }
 
 // alive returns nil if the listener answers, whatever it says.

@@ -103,14 +103,7 @@ func (h *hosting) open(ctx context.Context) {
 }
 
 func (h *hosting) sweep(ctx context.Context, host *mesh.Host) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, sweepEvery) {
 		if err := host.Sweep(ctx); err != nil {
 			h.tell("FederationSweepFailed", err)
 		}

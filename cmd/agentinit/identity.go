@@ -12,6 +12,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -202,14 +203,7 @@ const pruneEvery = time.Hour
 
 // prune removes that file when its retention is over.
 func (s *self) prune(ctx context.Context) {
-	tick := time.NewTicker(pruneEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for sleep.For(ctx, pruneEvery) {
 		s.mu.Lock()
 		err := s.store.Prune()
 		s.mu.Unlock()

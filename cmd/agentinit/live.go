@@ -14,6 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
@@ -62,34 +63,12 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 // them was made, in parallel with the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
-	if err := reserve.Memory(); err != nil {
-		return b.neverStarted(fmt.Errorf("cannot reserve memory: %w", err))
-	}
-	b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.QuietThreads) })
-	go b.reserved()
-	// Steps that do not depend on each other run in parallel. Together they are a third of the time
-	// until the first program runs.
-	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
-	go load()
-	prepareErr := b.prepare()
-	loadErr := load()
-	b.speak(loadErr)
-	if err := cmp.Or(loadErr, prepareErr); err != nil {
+	if err := b.load(); err != nil {
 		return b.neverStarted(err)
 	}
-	if b.listens() {
-		b.reserved = sync.OnceFunc(func() { reserve.Threads(reserve.ServingThreads) })
-		go b.reserved()
-	}
 	defer b.ports.close()
-	open := sync.OnceValues(b.claim)
-	go open()
-	buildErr := b.build()
-	socket, openErr := open()
-	if err := cmp.Or(buildErr, openErr); err != nil {
-		if socket != nil {
-			err = errors.Join(err, socket.Close())
-		}
+	socket, err := b.assemble()
+	if err != nil {
 		return b.neverStarted(err)
 	}
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
@@ -98,8 +77,58 @@ func (b *box) live(caught <-chan os.Signal) int {
 	go func() { results <- b.sup.Run(context.Background()) }()
 
 	b.follow()
+	booted := make(chan struct{})
+	b.background(func() { b.settle(booted, settleHeap) })
+	if err := b.bootAndServe(socket); err != nil {
+		return b.end(err, b.stopSupervisor(results, err))
+	}
+	b.afterBoot()
+	close(booted)
+	return b.end(nil, <-results)
+}
+
+// load runs phase 0. Steps that do not depend on each other run in parallel, here and in assemble:
+// together they are a third of the time until the first program runs.
+func (b *box) load() error {
+	if err := reserve.Memory(); err != nil {
+		return fmt.Errorf("cannot reserve memory: %w", err)
+	}
+	b.reserveThreads(reserve.QuietThreads)
+	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
+	go load()
+	prepareErr := b.prepare()
+	loadErr := load()
+	b.speak(loadErr)
+	return cmp.Or(loadErr, prepareErr)
+}
+
+// assemble makes what must exist before the programs, and opens the control socket and the ports.
+func (b *box) assemble() (*control.Socket, error) {
+	if b.listens() {
+		b.reserveThreads(reserve.ServingThreads)
+	}
+	open := sync.OnceValues(b.claim)
+	go open()
+	buildErr := b.build()
+	socket, openErr := open()
+	if err := cmp.Or(buildErr, openErr); err != nil {
+		if socket != nil {
+			err = errors.Join(err, socket.Close())
+		}
+		return nil, err
+	}
+	return socket, nil
+}
+
+// reserveThreads begins to reserve n threads. b.reserved waits for them.
+func (b *box) reserveThreads(n int) {
+	b.reserved = sync.OnceFunc(func() { reserve.Threads(n) })
+	go b.reserved()
+}
+
+// bootAndServe runs the phases after phase 0, and meanwhile makes and starts the servers.
+func (b *box) bootAndServe(socket *control.Socket) error {
 	booting, interrupt := context.WithCancelCause(b.stopped)
-	defer interrupt(nil)
 	serving := make(chan error, 1)
 	go func() {
 		b.yieldToStarts()
@@ -117,19 +146,10 @@ func (b *box) live(caught <-chan os.Signal) int {
 		<-b.sup.Done()
 		interrupt(errors.New("the box is stopping"))
 	}()
-	booted := make(chan struct{})
-	b.background(func() { b.settle(booted, settleHeap) })
 	bootErr := b.boot.Run(booting)
-	if err := <-serving; err != nil {
-		bootErr = err
-	}
+	serveErr := <-serving
 	b.traceBoot()
-	if bootErr != nil {
-		return b.end(bootErr, b.stopSupervisor(results, bootErr))
-	}
-	b.afterBoot()
-	close(booted)
-	return b.end(nil, <-results)
+	return cmp.Or(serveErr, bootErr)
 }
 
 // yieldToStarts leaves the processors to the start of the programs for a moment, before agentinit

@@ -138,13 +138,8 @@ type servers struct {
 
 // newBox makes the parts that loading the manifest needs.
 func newBox(o options, environ []string, stderr *os.File) (*box, error) {
-	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
+	b := &box{environ: environ, env: bootstrap.EnvironMap(environ), stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
 	b.rereading = slowcall.New(func() (*bootstrap.Loaded, error) { return b.boot.Reread() })
-	for _, kv := range environ {
-		if name, value, ok := strings.Cut(kv, "="); ok {
-			b.env[name] = value
-		}
-	}
 	var err error
 	if b.roots, err = bootstrap.NewRoots(o.root, b.getenv); err != nil {
 		return nil, err

@@ -32,9 +32,13 @@ type walk struct {
 
 // directory returns an O_PATH descriptor of the directory at an absolute path.
 func (w *walk) directory(abs string) (int, error) {
-	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openRoot()
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: "/", Err: err}
+		return -1, err
+	}
+	fail := func(err error) (int, error) {
+		unix.Close(fd)
+		return -1, err
 	}
 	rest, at := abs, "/"
 	for {
@@ -45,19 +49,17 @@ func (w *walk) directory(abs string) (int, error) {
 		}
 		at = path.Join(at, name)
 		if err := w.lookAt(fd, path.Dir(at)); err != nil {
-			unix.Close(fd)
-			return -1, err
+			return fail(err)
 		}
 		target, err := w.link(fd, name, at)
 		if err != nil {
-			unix.Close(fd)
-			return -1, err
+			return fail(err)
 		}
 		if target != "" {
 			if strings.HasPrefix(target, "/") {
 				unix.Close(fd)
-				if fd, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-					return -1, &fs.PathError{Op: "open", Path: "/", Err: err}
+				if fd, err = openRoot(); err != nil {
+					return -1, err
 				}
 				at = "/"
 			} else {
@@ -67,15 +69,22 @@ func (w *walk) directory(abs string) (int, error) {
 			continue
 		}
 		next, err := w.step(fd, name, at)
-		unix.Close(fd)
 		if err != nil {
-			return -1, err
+			return fail(err)
 		}
+		unix.Close(fd)
 		fd = next
 	}
 	if err := w.lookAt(fd, at); err != nil {
-		unix.Close(fd)
-		return -1, err
+		return fail(err)
+	}
+	return fd, nil
+}
+
+func openRoot() (int, error) {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: "/", Err: err}
 	}
 	return fd, nil
 }

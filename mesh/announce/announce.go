@@ -22,6 +22,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
@@ -118,14 +119,12 @@ func Run(ctx context.Context, c Config) {
 	}
 }
 
-// pause waits before the n-th retry, n from 0.
-func pause(ctx context.Context, n int) {
-	select {
-	case <-time.After(min(retryFirst<<min(n, 10), retryMost)):
-	case <-ctx.Done():
-	}
+// pause waits before the n-th retry, n from 0. It returns false if ctx has ended.
+func pause(ctx context.Context, n int) bool {
+	return sleep.For(ctx, min(retryFirst<<min(n, 10), retryMost))
 }
 
+// follow publishes events from the cursor on, until ctx ends or something fails.
 func (c Config) follow(ctx context.Context) error {
 	from := adapters.From{Live: true}
 	switch seq, err := readCursor(c.Cursor); {
@@ -168,37 +167,48 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 		if err := c.Signer.Sign(m); err != nil {
 			return err
 		}
-		if size := len(nip01.EventText(m)); size > c.MaxEventBytes {
-			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes)})
-			continue
+		refusal, err := c.deliver(ctx, e.ID, m)
+		if err != nil {
+			return err
 		}
-		began := time.Now()
-		for n, refusals := 0, 0; ; n++ {
-			results, err := c.Relays.Publish(ctx, m)
-			published, refused := pool.Verdict(results)
-			if published {
-				break
-			}
-			if err == nil && !slices.ContainsFunc(results, func(r pool.Result) bool { return !r.Answered }) {
-				refusals++
-			}
-			if err == nil && (refused || refusals == maxRefusals) {
-				c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": results[0].Reason})
-				break
-			}
-			reason := pool.Reasons(results)
-			if err != nil {
-				reason = err.Error()
-			}
-			c.Waits(&Waiting{Event: e.ID, Since: began, Tries: n + 1, Reason: reason})
-			pause(ctx, n)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		if refusal != "" {
+			c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": refusal})
 		}
-		c.Waits(nil)
 	}
 	return nil
+}
+
+// deliver publishes one message of the event id. It fails only if ctx ends. refusal says why no relay
+// will ever have the message; it is "" if one has it.
+func (c Config) deliver(ctx context.Context, id string, m *nostr.Event) (refusal string, err error) {
+	if size := len(nip01.EventText(m)); size > c.MaxEventBytes {
+		return fmt.Sprintf("the event has %d bytes, the limit is %d", size, c.MaxEventBytes), nil
+	}
+	began := time.Now()
+	for n, refusals := 0, 0; ; n++ {
+		results, err := c.Relays.Publish(ctx, m)
+		published, refused := pool.Verdict(results)
+		if published {
+			c.Waits(nil)
+			return "", nil
+		}
+		reason := pool.Reasons(results)
+		if err != nil {
+			reason = err.Error()
+		} else {
+			if !slices.ContainsFunc(results, func(r pool.Result) bool { return !r.Answered }) {
+				refusals++
+			}
+			if refused || refusals == maxRefusals {
+				c.Waits(nil)
+				return results[0].Reason, nil
+			}
+		}
+		c.Waits(&Waiting{Event: id, Since: began, Tries: n + 1, Reason: reason})
+		if !pause(ctx, n) {
+			return "", ctx.Err()
+		}
+	}
 }
 
 type cursor struct {

@@ -99,9 +99,8 @@ func (c ListsConfig) publish(ctx context.Context, list *nostr.Event) {
 				open = true
 			}
 		}
-		if !open || ctx.Err() != nil {
+		if !open || !pause(ctx, n) {
 			return
 		}
-		pause(ctx, n)
 	}
 }

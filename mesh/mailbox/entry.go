@@ -60,20 +60,20 @@ type Entry struct {
 	Replayed bool `json:"-"`
 }
 
-// Signed returns the entry with its signed event.
-func (e Entry) Signed(event *nostr.Event) Entry {
+// signed returns the entry with its signed event.
+func (e Entry) signed(event *nostr.Event) Entry {
 	e.Event, e.EventID = nip01.EventText(event), event.ID
 	return e
 }
 
-// Unsigned returns the entry with a new draft and without its event, after a rotation of the key.
-func (e Entry) Unsigned(draft *nostr.Event) Entry {
+// unsigned returns the entry with a new draft and without its event, after a rotation of the key.
+func (e Entry) unsigned(draft *nostr.Event) Entry {
 	e.Draft, e.Event, e.EventID = nip01.EventText(draft), nil, ""
 	return e
 }
 
-// Tried returns the entry after one attempt with these results.
-func (e Entry) Tried(now time.Time, results []pool.Result) Entry {
+// tried returns the entry after one attempt with these results.
+func (e Entry) tried(now time.Time, results []pool.Result) Entry {
 	if n := len(e.Attempts); n > 0 && !now.After(e.Attempts[n-1].At) {
 		now = e.Attempts[n-1].At.Add(time.Millisecond) // the clock was set back
 	}

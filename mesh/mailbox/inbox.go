@@ -135,7 +135,7 @@ func (m *Mailbox) receive(ctx context.Context) {
 // receiveUntil takes events until ctx ends. After a failure it calls soon, which ends ctx after
 // sweepSoon.
 func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
-	s, err := m.cfg.Relays.Subscribe(m.cfg.Policy().Filters(), subscription)
+	s, err := m.cfg.Relays.Subscribe(m.cfg.Policy().filters(), subscription)
 	if err != nil {
 		m.cfg.Report("MailboxNotReceiving", map[string]any{"message": err.Error()})
 		soon()
@@ -150,22 +150,22 @@ func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 			return
 		}
 		var refusal *Refusal
-		if err := m.Take(ctx, e.Event, e.Relay, time.Now()); errors.As(err, &refusal) && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
+		if err := m.take(ctx, e.Event, e.Relay, time.Now()); errors.As(err, &refusal) && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
 			soon()
 		}
 	}
 }
 
-// Take puts an event from a relay into the inbox. It checks and verifies the event, and writes it to
+// take puts an event from a relay into the inbox. It checks and verifies the event, and writes it to
 // disk before it reports it. An event that is already in the inbox is not an error.
-func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now time.Time) error {
+func (m *Mailbox) take(ctx context.Context, e *nostr.Event, relay string, now time.Time) error {
 	if m.has(e.ID) {
 		m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
 		return nil
 	}
 	policy, key := m.cfg.Policy(), m.cfg.Key()
 	raw := nip01.EventText(e)
-	message, err := policy.Admit(e, len(raw), now, key)
+	message, err := policy.admit(e, len(raw), now, key)
 	if err == nil {
 		if m.hasMessage(message.ID) {
 			m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
@@ -335,7 +335,7 @@ func (m *Mailbox) pruneInbox(now time.Time) (failed error) {
 	m.mu.Lock()
 	var old []string
 	for id, l := range m.inbox {
-		if policy.Prunable(l.created, l.received, l.expires, now) {
+		if policy.prunable(l.created, l.received, l.expires, now) {
 			old = append(old, id)
 		}
 	}

@@ -74,7 +74,7 @@ func TestIntentsStartWork(t *testing.T) {
 			}
 			m := w.open(t)
 			e := gift(t, from, rumor(from, c.kind, `{"do":"it"}`, w.own), w.own)
-			if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 				t.Fatal(err)
 			}
 			m.workOnAll(t.Context())
@@ -114,7 +114,7 @@ func TestPlantedMessageIsNotBelieved(t *testing.T) {
 			stranger := relaytest.NewKey(t)
 			e := gift(t, stranger, rumor(stranger, 38005, "real", w.own), w.own)
 			m := w.open(t)
-			if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 				t.Fatal(err)
 			}
 			forged := w.record(t, e.ID)
@@ -171,7 +171,7 @@ func TestSwappedMessageIsNotTold(t *testing.T) {
 	var ids []string
 	for _, content := range []string{"first", "second"} {
 		e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: content})
-		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+		if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, e.ID)
@@ -204,12 +204,12 @@ func TestIntentsAreStartedOnce(t *testing.T) {
 		w.disk.mortal = n
 		e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
 		m := w.open(t)
-		_ = m.Take(t.Context(), e, "ws://a", now) // the box dies during this call
+		_ = m.take(t.Context(), e, "ws://a", now) // the box dies during this call
 		m.workOnAll(t.Context())
 		w.disk.mortal = 0
 		m = w.open(t)
 		m.tellAll(t.Context())
-		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+		if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 			t.Fatal(err)
 		}
 		m.workOnAll(t.Context())
@@ -219,7 +219,7 @@ func TestIntentsAreStartedOnce(t *testing.T) {
 	}
 	w := newWorld(t)
 	e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
-	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+	if err := w.open(t).take(t.Context(), e, "ws://a", now); err != nil {
 		t.Fatal(err)
 	}
 	i := w.marker(t, e.ID)

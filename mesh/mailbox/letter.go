@@ -103,8 +103,8 @@ type Policy struct {
 	Retention time.Duration
 }
 
-// Event makes the cheap checks on an event that is not verified yet.
-func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
+// event makes the cheap checks on an event that is not verified yet.
+func (p Policy) event(e *nostr.Event, size int, now time.Time) error {
 	at := e.CreatedAt.Time()
 	switch {
 	case size > p.MaxEventBytes:
@@ -123,23 +123,23 @@ func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
 	return nil
 }
 
-// stale tells whether an event with that date is refused because of its age. A message that Prunable
+// stale tells whether an event with that date is refused because of its age. A message that prunable
 // selects for its age is also stale, so a relay that still has it cannot bring it back.
 func (p Policy) stale(at, now time.Time) bool {
 	return p.Retention > 0 && at.Add(p.Retention+wrapSkew).Before(now)
 }
 
-// Prunable tells whether a message may be deleted. It may if it has expired, or if it was received
+// prunable tells whether a message may be deleted. It may if it has expired, or if it was received
 // before the retention time and would now be refused as stale.
-func (p Policy) Prunable(created, received, expires, now time.Time) bool {
+func (p Policy) prunable(created, received, expires, now time.Time) bool {
 	if !expires.IsZero() && !now.Before(expires) {
 		return true
 	}
 	return p.stale(created, now) && received.Add(p.Retention).Before(now)
 }
 
-// Message checks the author of a message and, if it came in a gift wrap, its kind.
-func (p Policy) Message(m *nostr.Event, wrapped bool) error {
+// message checks the author of a message and, if it came in a gift wrap, its kind.
+func (p Policy) message(m *nostr.Event, wrapped bool) error {
 	if wrapped && !slices.Contains([]int{KindChat, kindFile, kindReaction}, m.Kind) && !nip01.KindAllowed(p.Kinds, m.Kind) {
 		return refuse(ReasonKind, "kind %d in a gift wrap is not one of sovereign_mesh.relay.allowed_kinds", m.Kind)
 	}
@@ -151,15 +151,15 @@ func (p Policy) Message(m *nostr.Event, wrapped bool) error {
 
 func (p Policy) trusts(key string) bool { return slices.Contains(p.Trusted, key) }
 
-// Admit makes all checks on an event, the expensive ones last. It returns the message: the event
+// admit makes all checks on an event, the expensive ones last. It returns the message: the event
 // itself, or the content of its gift wrap.
-func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*nostr.Event, error) {
-	if err := p.Event(e, size, now); err != nil {
+func (p Policy) admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*nostr.Event, error) {
+	if err := p.event(e, size, now); err != nil {
 		return nil, err
 	}
 	wrapped := e.Kind == nip01.KindGiftWrap
 	if !wrapped { // the key of a gift wrap is used only once and does not name the author
-		if err := p.Message(e, false); err != nil {
+		if err := p.message(e, false); err != nil {
 			return nil, err
 		}
 	}
@@ -173,17 +173,17 @@ func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*
 	if err != nil {
 		return nil, &Refusal{ReasonSeal, err}
 	}
-	return rumor, p.Message(rumor, true)
+	return rumor, p.message(rumor, true)
 }
 
 // maxAuthors is how many keys a filter names at most: relays refuse filters with too many values.
 const maxAuthors = 500
 
-// Filters select the events that the policy may accept. They have no since, because the date of a
+// filters select the events that the policy may accept. They have no since, because the date of a
 // gift wrap may be up to two days in the past. The number of events that are asked for is limited for each
 // filter, so the messages of trusted keys have a filter of their own: strangers, whose events may be from the
 // future, must not take their place. The author of a gift wrap cannot be asked for.
-func (p Policy) Filters() []nip01.Filter {
+func (p Policy) filters() []nip01.Filter {
 	var kinds []int
 	for _, k := range p.Kinds {
 		n := 1

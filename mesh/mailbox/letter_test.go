@@ -152,7 +152,7 @@ func TestPolicyAdmit(t *testing.T) {
 			if row.change != nil {
 				row.change(&p)
 			}
-			message, err := p.Admit(row.event, len(row.event.String()), now, own)
+			message, err := p.admit(row.event, len(row.event.String()), now, own)
 			if got := reasonOf(t, err); got != row.want {
 				t.Fatalf("refused for %q (%v), want %q", got, err, row.want)
 			}
@@ -178,7 +178,7 @@ func TestWhatIsPrunedIsRefused(t *testing.T) {
 			tags = append(tags, nostr.Tag{"expiration", fmt.Sprint(expires.Unix())})
 		}
 		e := &nostr.Event{Kind: 1, Tags: tags, CreatedAt: nostr.Timestamp(created.Unix())}
-		if p.Prunable(created, received, expires, now) && p.Event(e, 0, now) == nil {
+		if p.prunable(created, received, expires, now) && p.event(e, 0, now) == nil {
 			t.Fatalf("pruned and admitted again: created %s, received %s, kept %s", created, received, p.Retention)
 		}
 	})
@@ -187,7 +187,7 @@ func TestWhatIsPrunedIsRefused(t *testing.T) {
 func TestFilters(t *testing.T) {
 	own, friend := relaytest.NewKey(t), relaytest.NewKey(t)
 	p := allows(own, friend)
-	filters := p.Filters()
+	filters := p.filters()
 	for _, kind := range []int{1, 1059, 38000, 38099} {
 		if !nip01.MatchesAny(filters, nip01.NewSubject(signed(t, friend, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}}))) {
 			t.Errorf("kind %d is not asked for", kind)
@@ -237,7 +237,7 @@ func TestFiltersKeepStrangersApart(t *testing.T) {
 			return f.Matches(nip01.NewSubject(signed(t, from, nostr.Event{Kind: kind, Tags: nostr.Tags{{"p", p.Own}}})))
 		}
 		byFriend, apart, byStranger, wraps := 0, 0, 0, 0
-		for _, f := range p.Filters() {
+		for _, f := range p.filters() {
 			if _, err := nip01.ParseFromClient(nip01.Message(nip01.VerbReq, "x", f)); err != nil {
 				t.Errorf("%s: a relay refuses the filter: %v", name, err)
 			}

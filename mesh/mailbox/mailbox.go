@@ -161,21 +161,21 @@ func (m *Mailbox) housekeep(ctx context.Context) {
 	defer again.Stop()
 	prune := time.NewTicker(pruneEvery)
 	defer prune.Stop()
-	m.Prune(time.Now())
+	m.prune(time.Now())
 	for {
 		m.tellAll(ctx)
 		select {
 		case <-again.C:
 		case <-prune.C:
-			m.Prune(time.Now())
+			m.prune(time.Now())
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// Prune removes the messages that need not be kept any longer.
-func (m *Mailbox) Prune(now time.Time) {
+// prune removes the messages that need not be kept any longer.
+func (m *Mailbox) prune(now time.Time) {
 	if err := errors.Join(m.pruneInbox(now), m.pruneOutbox(now)); err != nil {
 		m.cfg.Report("MailboxNotPruned", map[string]any{"message": err.Error()})
 	}

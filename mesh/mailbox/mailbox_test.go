@@ -243,7 +243,7 @@ func TestTake(t *testing.T) {
 	m := w.open(t)
 	e := gift(t, w.friend, rumor(w.friend, KindChat, "the secret", w.own), w.own)
 	for range 2 { // the second call has no effect
-		if err := m.Take(t.Context(), e, "wss://relay", now); err != nil {
+		if err := m.take(t.Context(), e, "wss://relay", now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestTake(t *testing.T) {
 	// The same message in another wrap is the same message, after a restart too.
 	m = w.open(t)
 	again := gift(t, w.friend, rumor(w.friend, KindChat, "the secret", w.own), w.own)
-	if err := m.Take(t.Context(), again, "wss://relay", now); err != nil || again.ID == e.ID {
+	if err := m.take(t.Context(), again, "wss://relay", now); err != nil || again.ID == e.ID {
 		t.Fatal(err)
 	}
 	if got := w.disk.in(inboxDir); len(got) != 1 || len(w.told) != 1 {
@@ -279,7 +279,7 @@ func TestMarkupIsNotMeasuredByItsEscapes(t *testing.T) {
 	content := strings.Repeat("<&>", (allows(w.own).MaxEventBytes-1024)/3)
 	for range 2 { // the second mailbox reads the file
 		e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: content})
-		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+		if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 			t.Fatal(err)
 		}
 		m = w.open(t)
@@ -298,14 +298,14 @@ func TestRefusedIsNotWritten(t *testing.T) {
 	forged := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: "a"})
 	good := *forged
 	forged.Content = "b"
-	if reason := reasonOf(t, m.Take(t.Context(), forged, "ws://a", now)); reason != ReasonSignature {
+	if reason := reasonOf(t, m.take(t.Context(), forged, "ws://a", now)); reason != ReasonSignature {
 		t.Fatalf("refused for %q", reason)
 	}
 	if w.disk.writes != 0 || len(w.told) != 0 {
 		t.Fatal("a forged event was written, or told of")
 	}
 	// The real event is still accepted.
-	if err := m.Take(t.Context(), &good, "ws://a", now); err != nil || len(w.disk.in(inboxDir)) != 1 {
+	if err := m.take(t.Context(), &good, "ws://a", now); err != nil || len(w.disk.in(inboxDir)) != 1 {
 		t.Fatal(err)
 	}
 }
@@ -315,14 +315,14 @@ func TestDiskFull(t *testing.T) {
 	m := w.open(t)
 	w.disk.broken = errors.New("no space left on device")
 	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}})
-	if reason := reasonOf(t, m.Take(t.Context(), e, "ws://a", now)); reason != ReasonWrite || len(w.told) != 0 {
+	if reason := reasonOf(t, m.take(t.Context(), e, "ws://a", now)); reason != ReasonWrite || len(w.told) != 0 {
 		t.Fatalf("refused for %q, told %v", reason, w.told)
 	}
 	if _, err := m.Send(Outgoing{Kind: 1, Content: "x", Key: "k"}, now); err == nil {
 		t.Fatal("a message that is not on disk was accepted")
 	}
 	w.disk.broken = nil
-	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || len(w.told) != 1 {
+	if err := m.take(t.Context(), e, "ws://a", now); err != nil || len(w.told) != 1 {
 		t.Fatal("the relay's copy was not taken later: ", err)
 	}
 	if _, err := m.Send(Outgoing{Kind: 1, Content: "x", Key: "k"}, now); err != nil {
@@ -337,12 +337,12 @@ func TestInboxKilledBetweenAnyTwoWrites(t *testing.T) {
 		w := newWorld(t)
 		w.disk.mortal = n
 		e := gift(t, w.friend, rumor(w.friend, 38005, `{"do":"it"}`, w.own), w.own)
-		err := w.open(t).Take(t.Context(), e, "ws://a", now)
+		err := w.open(t).take(t.Context(), e, "ws://a", now)
 		whole := err == nil && w.disk.writes < n
 		w.disk.mortal = 0
 		m := w.open(t)
 		m.tellAll(t.Context())
-		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+		if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 			t.Fatalf("killed at write %d: %v", n, err)
 		}
 		if got := w.disk.in(inboxDir); !slices.Equal(got, []string{e.ID + ".json"}) || w.record(t, e.ID).ToldAt == nil {
@@ -374,7 +374,7 @@ func TestMarkerKeepsItsStatus(t *testing.T) {
 	e := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
 	marker := "/pod/events/intent-queue/" + e.ID + ".json"
 	w.disk.files[marker] = `{"status":"accepted"}`
-	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+	if err := w.open(t).take(t.Context(), e, "ws://a", now); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.disk.files[marker]; got != `{"status":"accepted"}` {
@@ -387,7 +387,7 @@ func TestUntoldIsToldLater(t *testing.T) {
 	w.tellErr = errors.New("the slot is away")
 	m := w.open(t)
 	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}})
-	if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+	if err := m.take(t.Context(), e, "ws://a", now); err != nil {
 		t.Fatal(err)
 	}
 	if c := m.Counts(); c.Untold != 1 {
@@ -405,7 +405,7 @@ func TestUntoldIsToldLater(t *testing.T) {
 func TestForeignFiles(t *testing.T) {
 	w := newWorld(t)
 	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: "real"})
-	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+	if err := w.open(t).take(t.Context(), e, "ws://a", now); err != nil {
 		t.Fatal(err)
 	}
 	w.told = nil
@@ -425,7 +425,7 @@ func TestForeignFiles(t *testing.T) {
 		t.Errorf("counts are %+v", c)
 	}
 	// The relay's copy replaces the changed file.
-	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || !strings.Contains(w.disk.files[file], "real") {
+	if err := m.take(t.Context(), e, "ws://a", now); err != nil || !strings.Contains(w.disk.files[file], "real") {
 		t.Error("it was not repaired: ", err)
 	}
 }
@@ -484,7 +484,7 @@ func TestPlantedNameOfAFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e = e.Tried(now, []pool.Result{{Accepted: true}})
+		e = e.tried(now, []pool.Result{{Accepted: true}})
 		e.FinalEventID = final
 		planted, err := json.Marshal(e)
 		if err != nil {
@@ -606,14 +606,14 @@ func TestInboxIsBounded(t *testing.T) {
 	}
 	to := nostr.Tags{{"p", string(w.own.Public())}}
 	fill(maxInbox/2, true)
-	if reason := reasonOf(t, m.Take(t.Context(), signed(t, relaytest.NewKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
+	if reason := reasonOf(t, m.take(t.Context(), signed(t, relaytest.NewKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
 		t.Errorf("a stranger too many: %q", reason)
 	}
-	if err := m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to}), "", now); err != nil {
+	if err := m.take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to}), "", now); err != nil {
 		t.Errorf("strangers kept a friend out: %v", err)
 	}
 	fill(maxInbox/2, false)
-	if reason := reasonOf(t, m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, Content: "2"}), "", now)); reason != ReasonFull {
+	if reason := reasonOf(t, m.take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, Content: "2"}), "", now)); reason != ReasonFull {
 		t.Errorf("a message too many: %q", reason)
 	}
 }
@@ -623,23 +623,23 @@ func TestPruned(t *testing.T) {
 	m := w.open(t)
 	to := nostr.Tags{{"p", string(w.own.Public())}}
 	old := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: append(nostr.Tags{{"d", "x"}}, to...)})
-	if err := m.Take(t.Context(), old, "", now); err != nil {
+	if err := m.take(t.Context(), old, "", now); err != nil {
 		t.Fatal(err)
 	}
 	later := now.AddDate(0, 0, 31)
 	fresh := signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, CreatedAt: nostr.Timestamp(later.Unix())})
-	if err := m.Take(t.Context(), fresh, "", later); err != nil {
+	if err := m.take(t.Context(), fresh, "", later); err != nil {
 		t.Fatal(err)
 	}
-	m.Prune(later)
+	m.prune(later)
 	if got := w.disk.in(inboxDir); len(got) != 2 {
 		t.Errorf("pruned before the dates of gift wraps allow it: %v", got)
 	}
-	m.Prune(later.AddDate(0, 0, 2))
+	m.prune(later.AddDate(0, 0, 2))
 	if got := w.disk.in(inboxDir); !slices.Equal(got, []string{fresh.ID + ".json"}) || len(w.disk.in(queueDir)) != 0 {
 		t.Errorf("left are %v and %v", got, w.disk.in(queueDir))
 	}
-	if reason := reasonOf(t, m.Take(t.Context(), old, "", later.AddDate(0, 0, 2))); reason != ReasonStale {
+	if reason := reasonOf(t, m.take(t.Context(), old, "", later.AddDate(0, 0, 2))); reason != ReasonStale {
 		t.Errorf("a relay brought it back: %q", reason)
 	}
 }
@@ -652,7 +652,7 @@ func TestPrunedAllButOne(t *testing.T) {
 	letters, entries := map[bool]string{}, map[bool]Entry{} // by whether they cannot be removed
 	for _, stuck := range []bool{true, false} {
 		e := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: append(nostr.Tags{{"d", fmt.Sprint(stuck)}}, to...)})
-		if err := m.Take(t.Context(), e, "", now); err != nil {
+		if err := m.take(t.Context(), e, "", now); err != nil {
 			t.Fatal(err)
 		}
 		sent, err := m.Send(Outgoing{Kind: 1, Content: fmt.Sprint(stuck)}, now)
@@ -663,7 +663,7 @@ func TestPrunedAllButOne(t *testing.T) {
 		letters[stuck], entries[stuck] = e.ID+".json", sent
 	}
 	w.disk.stuck = []string{"/pod/events/inbox/" + letters[true], "/pod/events/outbox/" + entries[true].PendingID + ".json"}
-	m.Prune(now.AddDate(1, 0, 0))
+	m.prune(now.AddDate(1, 0, 0))
 	if got := w.disk.in(inboxDir); !slices.Equal(got, []string{letters[true]}) {
 		t.Errorf("left are %v in the inbox", got)
 	}
@@ -927,7 +927,7 @@ func TestTried(t *testing.T) {
 	refused, silent := pool.Result{URL: "ws://a", Reason: "blocked: no"}, pool.Result{URL: "ws://b", Reason: "rate-limited: slow down"}
 	e := Entry{Status: Pending, EventID: "id"}
 	for range 3 * maxAttempts {
-		e = e.Tried(now, []pool.Result{refused, silent})
+		e = e.tried(now, []pool.Result{refused, silent})
 	}
 	if e.Status != Pending || e.Tries != 3*maxAttempts || len(e.Attempts) != maxAttempts || e.Reason == "" {
 		t.Errorf("%+v", e)
@@ -937,10 +937,10 @@ func TestTried(t *testing.T) {
 			t.Error("attempts are not strictly later each time")
 		}
 	}
-	if got := e.Tried(now, []pool.Result{refused}); got.Status != Failed {
+	if got := e.tried(now, []pool.Result{refused}); got.Status != Failed {
 		t.Errorf("%+v", got)
 	}
-	if got := e.Tried(now, []pool.Result{refused, {Accepted: true}}); got.Status != Published || got.FinalEventID != "id" || got.PublishedAt == nil {
+	if got := e.tried(now, []pool.Result{refused, {Accepted: true}}); got.Status != Published || got.FinalEventID != "id" || got.PublishedAt == nil {
 		t.Errorf("%+v", got)
 	}
 	if backoff(1, 0) != time.Second || backoff(3, 0) != 4*time.Second || backoff(1000, 1) != retryMost+retrySpread {
@@ -956,7 +956,7 @@ func FuzzParseEntry(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		for _, e := range []Entry{e, e.Tried(now, []pool.Result{{Accepted: true}})} {
+		for _, e := range []Entry{e, e.tried(now, []pool.Result{{Accepted: true}})} {
 			raw, _ := json.Marshal(e)
 			f.Add(raw)
 		}
@@ -979,7 +979,7 @@ func FuzzParseRecord(f *testing.F) {
 		signed(f, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}}),
 		gift(f, w.friend, rumor(w.friend, KindChat, "x", w.own), w.own),
 	} {
-		if err := m.Take(f.Context(), e, "ws://a", now); err != nil {
+		if err := m.take(f.Context(), e, "ws://a", now); err != nil {
 			f.Fatal(err)
 		}
 		f.Add([]byte(w.disk.files["/pod/events/inbox/"+e.ID+".json"]))

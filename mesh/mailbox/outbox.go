@@ -259,7 +259,7 @@ func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, e
 	if draft.PubKey != string(key.Public()) { // the key was rotated
 		draft.PubKey = string(key.Public())
 		draft.ID = draft.GetID()
-		e = e.Unsigned(draft)
+		e = e.unsigned(draft)
 	}
 	event := *draft
 	if e.To == "" {
@@ -274,7 +274,7 @@ func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, e
 			return e, err
 		}
 	}
-	e = e.Signed(&event)
+	e = e.signed(&event)
 	return e, m.writeEntry(e.PendingID, e)
 }
 
@@ -406,7 +406,7 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e = e.Tried(time.Now().UTC(), results)
+	e = e.tried(time.Now().UTC(), results)
 	if err := m.writeEntry(id, e); err != nil {
 		return Entry{}, err
 	}

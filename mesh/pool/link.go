@@ -121,14 +121,7 @@ func (l *link) settle() {
 }
 
 func (l *link) ping(ctx context.Context, end context.CancelCauseFunc, conn Conn) {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for sleep.For(ctx, pingEvery) {
 		limited, cancel := context.WithTimeout(ctx, sendLimit)
 		err := conn.Ping(limited)
 		cancel()

@@ -73,7 +73,7 @@ func (s *session) overRate(m nip01.FromClient) {
 }
 
 // answer sends OK, or a NOTICE if there is no id to name.
-func (s *session) answer(id string, refusal *Refusal) {
+func (s *session) answer(id string, refusal *refusal) {
 	switch {
 	case refusal == nil:
 		s.say(nip01.VerbOK, id, true, "")
@@ -90,7 +90,7 @@ func (s *session) answer(id string, refusal *Refusal) {
 // renew sends a new challenge if the client has shown no key and its challenge is too old.
 func (s *session) renew() {
 	s.mu.Lock()
-	stale := s.key == "" && !s.challenge.Fresh(time.Now())
+	stale := s.key == "" && !s.challenge.fresh(time.Now())
 	s.mu.Unlock()
 	if stale {
 		s.issue()
@@ -127,12 +127,12 @@ func (s *session) event(ctx context.Context, policy Policy, raw []byte, now time
 }
 
 // take checks, verifies and stores an event. The cheap checks come first.
-func (s *session) take(ctx context.Context, policy Policy, e *nostr.Event, size int, now time.Time) (Outcome, *Refusal) {
+func (s *session) take(ctx context.Context, policy Policy, e *nostr.Event, size int, now time.Time) (Outcome, *refusal) {
 	key := s.provedKey()
-	if refusal := policy.Writer(key); refusal != nil {
+	if refusal := policy.writer(key); refusal != nil {
 		return 0, refusal
 	}
-	if refusal := policy.Event(key, e, size, now); refusal != nil {
+	if refusal := policy.event(key, e, size, now); refusal != nil {
 		return 0, refusal
 	}
 	if err := nip01.Verify(e); err != nil {
@@ -166,7 +166,7 @@ func (s *session) authenticate(policy Policy, raw []byte, now time.Time) {
 	s.mu.Lock()
 	challenge := s.challenge
 	s.mu.Unlock()
-	refusal := policy.Auth(e, challenge, s.local, now)
+	refusal := policy.auth(e, challenge, s.local, now)
 	reason := "rejected"
 	if refusal == nil {
 		if err := nip01.Verify(e); err != nil {

@@ -48,21 +48,21 @@ type Policy struct {
 	Hosts []string
 }
 
-// Refusal is the reason of a refusal: a machine-readable prefix of NIP-01 and a text.
-type Refusal struct{ Prefix, Text string }
+// refusal is the reason of a refusal: a machine-readable prefix of NIP-01 and a text.
+type refusal struct{ Prefix, Text string }
 
-func (r *Refusal) Error() string { return r.Prefix + ": " + r.Text }
+func (r *refusal) Error() string { return r.Prefix + ": " + r.Text }
 
-func refuse(prefix, format string, args ...any) *Refusal {
-	return &Refusal{prefix, fmt.Sprintf(format, args...)}
+func refuse(prefix, format string, args ...any) *refusal {
+	return &refusal{prefix, fmt.Sprintf(format, args...)}
 }
 
-// AuthWanted tells whether a session must prove a key.
-func (p Policy) AuthWanted() bool { return p.Ingress != Open }
+// authWanted tells whether a session must prove a key.
+func (p Policy) authWanted() bool { return p.Ingress != Open }
 
-// Writer decides whether a sender may write. key is the key that the session has proved, "" for none.
+// writer decides whether a sender may write. key is the key that the session has proved, "" for none.
 // The event's own key does not identify the sender: the key of a gift wrap is used only once.
-func (p Policy) Writer(key string) *Refusal {
+func (p Policy) writer(key string) *refusal {
 	switch {
 	case p.Ingress == Open:
 		return nil
@@ -105,8 +105,8 @@ func (p Policy) standing(key string) standing {
 	return unlisted
 }
 
-// Event makes the cheap checks on an event that is parsed but not verified yet.
-func (p Policy) Event(key string, e *nostr.Event, size int, now time.Time) *Refusal {
+// event makes the cheap checks on an event that is parsed but not verified yet.
+func (p Policy) event(key string, e *nostr.Event, size int, now time.Time) *refusal {
 	switch {
 	case size > p.MaxEventBytes:
 		return refuse("invalid", "payload-too-large: the event has %d bytes, the limit is %d", size, p.MaxEventBytes)
@@ -128,9 +128,9 @@ func (p Policy) kind(key string, kind int) bool {
 	return nip01.KindAllowed(p.Kinds, kind) || p.NIP04 && kind == nip01.KindNIP04 || p.own(key) && slices.Contains(ownKinds, kind)
 }
 
-// Request decides about a subscription. A client that asks only for private kinds must have proved a
+// request decides about a subscription. A client that asks only for private kinds must have proved a
 // key.
-func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
+func (p Policy) request(key string, filters []nip01.Filter) *refusal {
 	if key != "" {
 		return nil
 	}
@@ -142,9 +142,9 @@ func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
 	return refuse("auth-required", "direct messages are read by those they are for (NIP-42)")
 }
 
-// Readable tells whether a session may read e. Only the author and the keys in the p tags may read
+// readable tells whether a session may read e. Only the author and the keys in the p tags may read
 // private kinds.
-func (p Policy) Readable(key string, e *nostr.Event) bool {
+func (p Policy) readable(key string, e *nostr.Event) bool {
 	return !nip01.Private(e.Kind) || key != "" && (e.PubKey == key || nip01.HasTag(e, "p", key))
 }
 
@@ -154,19 +154,19 @@ type Challenge struct {
 	Issued time.Time
 }
 
-// Fresh tells whether the challenge may still be answered.
-func (c Challenge) Fresh(now time.Time) bool {
+// fresh tells whether the challenge may still be answered.
+func (c Challenge) fresh(now time.Time) bool {
 	return c.Text != "" && now.Sub(c.Issued) <= challengeLife
 }
 
-// Auth checks the answer to a challenge, except its signature. local is the local address of the
+// auth checks the answer to a challenge, except its signature. local is the local address of the
 // connection.
-func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *Refusal {
+func (p Policy) auth(e *nostr.Event, c Challenge, local string, now time.Time) *refusal {
 	skew := now.Sub(e.CreatedAt.Time()).Abs()
 	switch {
 	case e.Kind != nip01.KindAuth:
 		return refuse("invalid", "AUTH wants an event of kind 22242")
-	case !c.Fresh(now):
+	case !c.fresh(now):
 		return refuse("invalid", "the challenge is older than %s or used; sign the new one", challengeLife)
 	case nip01.TagValue(e, "challenge") != c.Text:
 		return refuse("invalid", "the challenge is another one")

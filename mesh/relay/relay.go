@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/internal/rate"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -321,9 +322,7 @@ func (r *Relay) Status(ctx context.Context) (Status, error) {
 
 // retain prunes at the start and then every hour.
 func (r *Relay) retain() {
-	tick := time.NewTicker(pruneEvery)
-	defer tick.Stop()
-	for {
+	for again := true; again; again = sleep.For(r.stopped, pruneEvery) {
 		now := time.Now()
 		var keep time.Time
 		if r.cfg.RetentionDays > 0 {
@@ -343,11 +342,6 @@ func (r *Relay) retain() {
 		}
 		if err != nil && r.stopped.Err() == nil {
 			r.report("RetentionFailed", err)
-		}
-		select {
-		case <-tick.C:
-		case <-r.stopped.Done():
-			return
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dreamlab-ai/agentinit/internal/rate"
+	"github.com/dreamlab-ai/agentinit/internal/sleep"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -62,7 +63,7 @@ func (s *session) run() {
 	defer s.stop()
 	s.tasks.Go(func() { s.send(ctx) })
 	s.tasks.Go(func() { s.ping(ctx) })
-	if s.relay.policy().AuthWanted() {
+	if s.relay.policy().authWanted() {
 		timer := time.AfterFunc(authWait, func() {
 			if s.provedKey() == "" {
 				s.end(errNoAuth)
@@ -176,14 +177,7 @@ func (s *session) send(ctx context.Context) {
 }
 
 func (s *session) ping(ctx context.Context) {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for sleep.For(ctx, pingEvery) {
 		limited, cancel := context.WithTimeout(ctx, pingWait)
 		err := s.conn.Ping(limited)
 		cancel()

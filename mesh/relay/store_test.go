@@ -144,11 +144,11 @@ func TestChallengeIsFreshForAMinute(t *testing.T) {
 	issued := time.Unix(1000, 0)
 	c := Challenge{"x", issued}
 	for after, want := range map[time.Duration]bool{0: true, time.Minute: true, time.Minute + 1: false} {
-		if c.Fresh(issued.Add(after)) != want {
+		if c.fresh(issued.Add(after)) != want {
 			t.Errorf("after %s: fresh is %t", after, !want)
 		}
 	}
-	if (Challenge{"", issued}).Fresh(issued) {
+	if (Challenge{"", issued}).fresh(issued) {
 		t.Error("a used challenge is fresh")
 	}
 }

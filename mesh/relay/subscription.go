@@ -53,7 +53,7 @@ func (s *session) drop(id string) {
 
 func (s *session) request(ctx context.Context, policy Policy, m nip01.FromClient) {
 	key := s.provedKey()
-	if refusal := policy.Request(key, m.Filters); refusal != nil {
+	if refusal := policy.request(key, m.Filters); refusal != nil {
 		s.say(nip01.VerbClosed, m.Subscription, refusal.Error())
 		s.renew()
 		return
@@ -82,7 +82,7 @@ func (s *session) request(ctx context.Context, policy Policy, m nip01.FromClient
 }
 
 // subscribe adds a subscription, or replaces the one of that id.
-func (s *session) subscribe(policy Policy, id string, sub *subscription) *Refusal {
+func (s *session) subscribe(policy Policy, id string, sub *subscription) *refusal {
 	size := filterWeight(sub.filters)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *session) page(ctx context.Context, policy Policy, key, subscription str
 	err := s.query(ctx, own, func(ctx context.Context) (err error) {
 		ids, err = s.relay.store.read(ctx, ids, pageBytes, func(e *nostr.Event, raw []byte) {
 			id := idOf(e)
-			if sent[id] || !policy.Readable(key, e) {
+			if sent[id] || !policy.readable(key, e) {
 				return
 			}
 			i := eventItem(subscription, raw)
@@ -223,7 +223,7 @@ func (s *session) release(id string, sub *subscription, sent map[eventID]bool) {
 func (s *session) live(policy Policy, e nip01.Subject, text func() []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || !policy.Readable(s.key, e.Event) {
+	if s.over || !policy.readable(s.key, e.Event) {
 		return
 	}
 	own := policy.own(s.key)

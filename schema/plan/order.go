@@ -30,16 +30,9 @@ func (r *resolver) needs() {
 			if need.Program == "" {
 				continue // not the name of a program; schema.Load has reported it
 			}
-			names := r.instances[need.Program]
-			if set, first := strings.CutSuffix(need.Program, ":0"); first && len(r.instances[set]) == 1 {
-				names = r.instances[set] // a single instance has the name of its set
-			}
-			if _, exact := byName[need.Program]; exact {
-				names = []string{need.Program}
-			}
-			once := !reported[[2]string{spec.Group, need.Program}]
-			reported[[2]string{spec.Group, need.Program}] = true
-			if once {
+			names := r.instancesOf(need.Program, byName)
+			if pair := [2]string{spec.Group, need.Program}; !reported[pair] {
+				reported[pair] = true
 				r.checkNeed(spec, need, names, byName)
 			}
 			if r.edges += len(names); r.edges > maxNeeds {
@@ -58,6 +51,17 @@ func (r *resolver) needs() {
 		}
 		spec.Needs = needs
 	}
+}
+
+// instancesOf returns the names of the programs that a need means: one instance, or all of a set.
+func (r *resolver) instancesOf(need string, byName map[string]*program.Spec) []string {
+	if byName[need] != nil {
+		return []string{need}
+	}
+	if set, first := strings.CutSuffix(need, ":0"); first && len(r.instances[set]) == 1 {
+		return r.instances[set] // a single instance has the name of its set
+	}
+	return r.instances[need]
 }
 
 func (r *resolver) checkNeed(spec *program.Spec, need program.Need, names []string, byName map[string]*program.Spec) {

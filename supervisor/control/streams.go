@@ -12,6 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/supervisord"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -313,39 +314,10 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	if s.cfg.Logs == nil {
 		return unsupported("captured output")
 	}
-	q, err := decodeLogs(r.URL.Query(), s.cfg.Version.BootID)
+	q, err := s.logsQuery(r, out.sse)
 	if err != nil {
 		return err
 	}
-	// A browser's EventSource sends this when it reconnects. It needs all lines that it has missed,
-	// even if it began with only a few.
-	if last := r.Header.Get("Last-Event-ID"); last != "" && out.sse {
-		if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
-			return err
-		}
-		q.Lines = 0
-	}
-	programs := s.cfg.Supervisor.Snapshot().Programs
-	if len(q.Programs) > 0 {
-		if programs, err = resolve(q.Programs, programs); err != nil {
-			return err
-		}
-		if q.Follow {
-			q.Also = laterPrograms(q.Programs, programs)
-		}
-		q.Programs = nil
-		for _, p := range programs {
-			q.Programs = append(q.Programs, p.Names()...)
-		}
-	}
-	if previous, err := boolParam(r.URL.Query(), "previous"); err != nil {
-		return err
-	} else if previous && q.Follow {
-		return api.Errorf(api.CodeBadRequest, "follow and previous exclude each other: a run that has ended prints no more lines")
-	} else if previous {
-		q.Runs = previousRuns(programs)
-	}
-	q.Cut = maxLogText
 	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err
@@ -361,4 +333,44 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		}
 	}
 	return context.Cause(r.Context())
+}
+
+// logsQuery is what the request asks for, with the programs as they are now. sse says that the answer
+// is a stream of server-sent events.
+func (s *Server) logsQuery(r *http.Request, sse bool) (logs.Query, error) {
+	q, err := decodeLogs(r.URL.Query(), s.cfg.Version.BootID)
+	if err != nil {
+		return q, err
+	}
+	// A browser's EventSource sends this when it reconnects. It needs all lines that it has missed,
+	// even if it began with only a few.
+	if last := r.Header.Get("Last-Event-ID"); last != "" && sse {
+		if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
+			return q, err
+		}
+		q.Lines = 0
+	}
+	programs := s.cfg.Supervisor.Snapshot().Programs
+	if len(q.Programs) > 0 {
+		if programs, err = resolve(q.Programs, programs); err != nil {
+			return q, err
+		}
+		if q.Follow {
+			q.Also = laterPrograms(q.Programs, programs)
+		}
+		q.Programs = nil
+		for _, p := range programs {
+			q.Programs = append(q.Programs, p.Names()...)
+		}
+	}
+	q.Cut = maxLogText
+	previous, err := boolParam(r.URL.Query(), "previous")
+	if err != nil || !previous {
+		return q, err
+	}
+	if q.Follow {
+		return q, api.Errorf(api.CodeBadRequest, "follow and previous exclude each other: a run that has ended prints no more lines")
+	}
+	q.Runs = previousRuns(programs)
+	return q, nil
 }

@@ -145,31 +145,36 @@ func (p *Plane) covered() (known map[string][]*covered, current map[*fileSink]*g
 	}
 	known = map[string][]*covered{}
 	for gen, spans := range byGeneration {
-		gen.mu.RLock()
-		c := &covered{gen: gen, path: gen.path}
-		for _, s := range gen.queued {
-			if !s.forgotten() {
-				spans = append(spans, s)
-			}
-		}
-		spans = append(spans, gen.marks...)
-		gen.mu.RUnlock()
-		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
+		c := gen.covered(spans)
 		log, isOld := rotated.Log(c.path)
 		limit, limited := limits[gen]
-		switch c.spans = spans; {
+		switch {
 		case limited:
 			c.limit = limit
 		case isOld && gen.number <= newest:
 			c.limit = math.MaxInt64
 		default: // it has become the current file just now, and may be rotated already
-			for _, s := range spans {
+			for _, s := range c.spans {
 				c.limit = max(c.limit, s.end)
 			}
 		}
 		known[log] = append(known[log], c)
 	}
 	return known, current
+}
+
+// covered adds to spans, which the rings refer to in the file, its text that is still in memory.
+func (g *generation) covered(spans []span) *covered {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	for _, s := range g.queued {
+		if !s.forgotten() {
+			spans = append(spans, s)
+		}
+	}
+	spans = append(spans, g.marks...)
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
+	return &covered{gen: g, path: g.path, spans: spans}
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
@@ -210,22 +215,29 @@ func (f *fileSink) logFiles(listed []archived, known []*covered, current *genera
 			files = append(files, file)
 		}
 	}
+	last, ok := f.lastFile(byPath[f.path], current)
+	grown := last.gen != nil && last.size > last.gen.inherited
+	if ok && (grown || len(files) > 0 || !last.ended.Before(q.Resume)) {
+		files = append(files, last)
+	}
+	return files
+}
+
+// lastFile is the file at the path of the sink, if it is one to read. known is what the rings have of
+// it, nil if they have nothing; current was the current file before known was collected.
+func (f *fileSink) lastFile(known *covered, current *generation) (file logFile, ok bool) {
 	info, err := os.Lstat(f.path)
-	if c := byPath[f.path]; c != nil {
-		file := logFile{path: f.path, gen: c.gen, ended: time.Now(), size: c.limit, spans: c.spans}
+	switch {
+	case known != nil:
+		file = logFile{path: f.path, gen: known.gen, ended: time.Now(), size: known.limit, spans: known.spans}
 		if err == nil {
 			file.ended = info.ModTime()
 		}
-		if c.limit > c.gen.inherited || len(files) > 0 || !file.ended.Before(q.Resume) {
-			files = append(files, file)
-		}
-	} else if err == nil && info.Mode().IsRegular() && f.isForeign(info, current) {
-		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
-		if len(files) > 0 || !file.ended.Before(q.Resume) {
-			files = append(files, file)
-		}
+		return file, true
+	case err == nil && info.Mode().IsRegular() && f.isForeign(info, current):
+		return logFile{path: f.path, ended: info.ModTime(), size: info.Size()}, true
 	}
-	return files
+	return logFile{}, false
 }
 
 // isForeign tells whether the file at the sink's path, which covered did not find there, is of an earlier

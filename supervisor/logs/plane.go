@@ -24,7 +24,7 @@ type Config struct {
 	Format         Format // default FormatAuto
 	Color          bool   // colours in FormatConsole on a terminal
 
-	RingBytes  int   // the most bytes of one stream's ring, without one long line; default 256 KiB
+	RingBytes  int   // the most bytes of one stream's ring, which may hold one longer line in addition; default 256 KiB
 	TotalBytes int64 // limit for all rings together; above it a growing ring forgets old lines; default 64 MiB
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
 	// FlushAfter is how long an unfinished line waits for its end; default 1 s, negative: for ever.
@@ -75,7 +75,7 @@ type Plane struct {
 	born    atomic.Uint64 // how many generations there have been
 	ended   chan struct{} // closed; Capture.Done of captures that have ended
 
-	fileHold   time.Duration // fileHold, but for tests
+	fileHold   time.Duration // the constant fileHold, except in tests
 	pipes      budget        // of the capacity of enlarged pipes
 	unfinished budget        // of the unfinished lines that streams hold
 	listings   listings
@@ -85,7 +85,7 @@ type Plane struct {
 	leaving  []*programLog // removed, but a reader may want their lines; oldest first
 	files    map[string]*fileSink
 	swept    map[string]weak.Pointer[generation] // by path, of forgotten files, while a ring refers to them
-	sweepAt  int                                 // how many files are known when some are forgotten
+	sweepAt  int                                 // from this number of files on, those without use are forgotten
 	reactors []*reactor
 	nextUp   int
 	closed   bool

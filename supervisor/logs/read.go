@@ -79,18 +79,27 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 			case <-end:
 			case <-wake:
 			}
-			for more := true; more; {
-				var sources []source
-				sources, more = r.news()
-				for ln := range merge(ctx, sources) {
-					if !yield(ln) {
-						return
-					}
-				}
-				more = more && ctx.Err() == nil
+			if !r.yieldNews(yield) {
+				return
 			}
 		}
 	}
+}
+
+// yieldNews yields the lines that are new since the last call. It returns false if the caller wants no
+// more lines.
+func (r *reader) yieldNews(yield func(Line) bool) bool {
+	for more := true; more; {
+		var sources []source
+		sources, more = r.news()
+		for ln := range merge(r.ctx, sources) {
+			if !yield(ln) {
+				return false
+			}
+		}
+		more = more && r.ctx.Err() == nil
+	}
+	return true
 }
 
 // reader is one reader's place in every ring.

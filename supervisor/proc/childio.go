@@ -100,29 +100,10 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 		files[0], io.stdin, io.child = r, w, append(io.child, r)
 	}
 	if c.TTY {
-		master, slave, err := openPTY()
-		if err != nil {
+		if err := io.openTerminal(c, files); err != nil {
 			io.closeOurSide()
 			io.closeChildSide()
 			return nil, &StartError{Op: "terminal", Err: err}
-		}
-		io.tty, io.slave = master, slave
-		if c.Credential != nil {
-			// As grantpt(3) does: without this, another user cannot open /dev/stdout or the terminal
-			// again. If the kernel refuses it, the program still has its descriptors.
-			_ = slave.Chown(int(c.Credential.UID), -1)
-		}
-		io.ctty = -1
-		for i := range 3 {
-			if files[i] == nil {
-				files[i] = slave
-				io.ctty = max(io.ctty, i)
-			}
-		}
-		if io.ctty < 0 {
-			io.closeOurSide()
-			io.closeChildSide()
-			return nil, &StartError{Op: "terminal", Err: errors.New("descriptors 0, 1 and 2 are all taken by files")}
 		}
 	}
 	io.fds = make([]uintptr, n)
@@ -135,6 +116,31 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 		io.fds[i] = f.Fd()
 	}
 	return io, nil
+}
+
+// openTerminal makes a terminal and puts it in place of the standard streams that have no file.
+func (io *childIO) openTerminal(c *Command, files []*os.File) error {
+	master, slave, err := openPTY()
+	if err != nil {
+		return err
+	}
+	io.tty, io.slave = master, slave
+	if c.Credential != nil {
+		// As grantpt(3) does: without this, another user cannot open /dev/stdout or the terminal
+		// again. If the kernel refuses it, the program still has its descriptors.
+		_ = slave.Chown(int(c.Credential.UID), -1)
+	}
+	io.ctty = -1
+	for i := range 3 {
+		if files[i] == nil {
+			files[i] = slave
+			io.ctty = max(io.ctty, i)
+		}
+	}
+	if io.ctty < 0 {
+		return errors.New("descriptors 0, 1 and 2 are all taken by files")
+	}
+	return nil
 }
 
 func (io *childIO) closeChildSide() {

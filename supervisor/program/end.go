@@ -14,12 +14,10 @@ func (t *transition) failed(ev Event) {
 	}
 	t.spawning = false
 	t.Code = ev.Status
-	switch t.step {
-	case forking:
+	if t.step == forking {
 		t.notStarted(ev.Reason, ev.Starved)
-	default:
-		// The start was given up, and it has no process left.
-		t.cleared()
+	} else {
+		t.cleared() // the start was given up before, and it has no process left
 	}
 }
 
@@ -119,7 +117,8 @@ func Expected(s *Spec, exit Exit) bool {
 	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(s.ExitCodes, exit.Code)
 }
 
-// emptied: a run is cleared when it is empty and its post_exit hook has ended.
+// emptied takes the end of the last process of a run. The run is cleared when its post_exit hook has
+// ended too.
 func (t *transition) emptied() {
 	if !t.tree || t.leader && !t.killed() {
 		return

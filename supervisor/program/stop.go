@@ -117,6 +117,7 @@ func (t *transition) ascend() {
 	t.descend()
 }
 
+// descend sends the signal of the present rung and sets the end of its wait.
 func (t *transition) descend() {
 	rung := t.ladder[t.rung]
 	if rung.Signal == killSignal {
@@ -176,7 +177,7 @@ func (t *transition) shorten(d time.Duration) {
 	}
 }
 
-// kill ends the program without its ladder.
+// kill ends the program at once, without hooks and ladder.
 func (t *transition) kill() {
 	if t.Resting() {
 		return

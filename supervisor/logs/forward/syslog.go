@@ -193,17 +193,22 @@ const chunk = 64 << 10
 
 // write returns how many lines it has written whole, from the first on.
 func (s *syslog) write(batch []logs.Line) (whole int, err error) {
-	if s.network != "tcp" {
-		for _, line := range batch {
-			for m := range s.messages(line) {
-				if _, err := s.conn.Write(m); err != nil {
-					return whole, err
-				}
-			}
-			whole++
-		}
-		return whole, nil
+	if s.network == "tcp" {
+		return s.writeStream(batch)
 	}
+	for _, line := range batch {
+		for m := range s.messages(line) {
+			if _, err := s.conn.Write(m); err != nil {
+				return whole, err
+			}
+		}
+		whole++
+	}
+	return whole, nil
+}
+
+// writeStream is write for TCP and TLS, where the length comes before each message.
+func (s *syslog) writeStream(batch []logs.Line) (whole int, err error) {
 	var out []byte
 	var ends []int // of the lines in out
 	flush := func() error {

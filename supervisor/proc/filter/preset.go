@@ -141,7 +141,6 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 		}
 		return nil
 	}
-	admin := slices.Contains(pol.Capabilities, "SYS_ADMIN")
 	if pol.Preset != "" {
 		if !slices.Contains(presets, pol.Preset) {
 			return nil, fmt.Errorf("unknown preset %q", pol.Preset)
@@ -163,7 +162,7 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 		}
 		out[known["socket"]], out[known["personality"]] = "socket", "personality"
 		out[known["clone"]], out[known["clone3"]] = "clone", "absent" // its flags are in memory, which a filter cannot read
-		if admin {
+		if slices.Contains(pol.Capabilities, "SYS_ADMIN") {
 			out[known["clone"]], out[known["clone3"]] = "allow", "allow"
 		}
 	}
