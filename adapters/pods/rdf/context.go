@@ -435,11 +435,11 @@ func (c *ldContext) needs(name string, d *definition) error {
 	return c.term(name, d)
 }
 
-// namespace is the IRI of a prefix. In the documents of servers, any term is one, and the common
-// prefixes work even if the document does not declare them.
+// namespace is the IRI of a prefix. In the documents of servers, any term for an IRI is one, and the
+// common prefixes work even if the document does not declare them.
 func (c *ldContext) namespace(prefix string) string {
 	t, defined := c.terms[prefix]
-	if defined && (t.prefix || c.lenient) {
+	if defined && (t.prefix || c.lenient && !isKeyword(t.iri)) {
 		return t.iri
 	}
 	if ns := wellKnown(prefix); !defined && c.lenient && (strings.HasSuffix(ns, "#") || strings.HasSuffix(ns, "/")) {

@@ -13,6 +13,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(uint8(0), "BASE <x:/y> _:a <p> _:b.c, (), ([]), <\\u00e9>, 1., .5, '''a'b''' . [] <q> _:b0.")
 	f.Add(uint8(1), "<http://a/s> <http://a/p> \"a\\n\"^^<http://a/d> .\n")
 	f.Add(uint8(2), `{"@context": {"id": "@1"}, "id:": {}}`)
+	f.Add(uint8(2), `{"@context": {"0": "@value"}, "@type": "a", "0:": {"a": "b"}}`)
 	for _, c := range linkedDocs {
 		f.Add(uint8(2), c.doc)
 	}
