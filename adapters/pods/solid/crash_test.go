@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,10 +59,11 @@ func TestKilledWhileItDeletes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.store.note(d, resource{names: []string{"d", name}}) == "" {
-			t.Error("no note")
-		}
+		s.store.note(d, resource{names: []string{"d", name}})
 		d.Close()
+	}
+	if notes, err := s.store.private.Names(isNote, maxLeft); err != nil || len(notes) != 2 {
+		t.Errorf("the notes are %q, %v", notes, err)
 	}
 	if err := os.Remove(in("away")); err != nil { // and no further
 		t.Fatal(err)
@@ -77,6 +79,38 @@ func TestKilledWhileItDeletes(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(s.cfg.Root, privateDir)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// What one start cannot finish, the next one does. A note that was not written to its end is no note.
+func TestWhatCannotBeFinishedWaits(t *testing.T) {
+	s := opened(t)
+	in := func(name string) string { return filepath.Join(s.cfg.Root, name) }
+	if err := errors.Join(
+		os.WriteFile(in(privateDir+"/deleting-A"), []byte("/d/away"), 0o600),
+		os.WriteFile(in(privateDir+"/deleting-B.tmp-C"), []byte("/d/sta"), 0o600), // of /d/stays
+		os.WriteFile(in("d/sta.acl"), nil, 0o600),
+		os.Mkdir(in("d/away.acl"), 0o700), // cannot be removed as a file
+	); err != nil {
+		t.Fatal(err)
+	}
+	left := func(want ...string) {
+		t.Helper()
+		s = reopened(t, s)
+		names, err := s.store.private.Names(func(string) bool { return true }, maxLeft)
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("left are %q, %v; want %q", names, err, want)
+		}
+	}
+	left("deleting-A")
+	if err := errors.Join(os.Remove(in("d/away.acl")), os.WriteFile(in("d/away.acl"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	left()
+	for name, there := range map[string]bool{"d/away.acl": false, "d/sta.acl": true} {
+		if _, err := os.Stat(in(name)); errors.Is(err, fs.ErrNotExist) == there {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

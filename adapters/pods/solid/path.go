@@ -90,9 +90,9 @@ func (r resource) beside(ending string) resource {
 	return r.parent().in(r.name()+ending, false)
 }
 
-// auxiliaries are the auxiliary resources of a document.
+// auxiliaries are the auxiliary resources of a document or container.
 func (r resource) auxiliaries() []resource {
-	if r.container || adapters.PodAuxiliary(r.name()) {
+	if !r.container && adapters.PodAuxiliary(r.name()) {
 		return nil
 	}
 	return []resource{r.beside(".acl"), r.beside(".meta")}

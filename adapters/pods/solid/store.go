@@ -69,7 +69,13 @@ func openStore(dir string, warn func(path, what string, err error)) (*store, err
 	}
 	s.finish(warn)
 	count := 0
-	left, err := s.private.Names(func(string) bool { count++; return count <= maxLeft }, maxLeft)
+	left, err := s.private.Names(func(name string) bool {
+		if isNote(name) {
+			return false // finish has removed those that are done
+		}
+		count++
+		return count <= maxLeft
+	}, maxLeft)
 	for _, name := range left {
 		err = errors.Join(err, s.private.RemoveAll(name))
 	}
@@ -383,165 +389,6 @@ func (s *store) create(r resource, check decide) ([]resource, error) {
 		return nil, err
 	}
 	return nil, faulty(adapters.CodeConflict, "the container exists already")
-}
-
-// remove deletes a document with its auxiliary resources, or an empty container. It calls gone for all that is deleted.
-func (s *store) remove(r resource, check func(old *document) error, gone func(r resource, size int64)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d, err := s.below(r.parent())
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if r.container {
-		return s.removeContainer(d, r, check, gone)
-	}
-	f, doc, err := openIn(d, r.name())
-	if err != nil {
-		return err
-	}
-	f.Close()
-	if err := check(&doc); err != nil {
-		return err
-	}
-	note := s.note(d, r)
-	if err := d.Remove(r.name()); err != nil {
-		_ = s.private.Remove(note) // if it stays, the next start finds the document and does nothing
-		return broken("the document cannot be deleted", err)
-	}
-	gone(r, doc.size)
-	if types, err := d.Below(typesDir); err == nil {
-		_ = types.Remove(r.name()) // most have none, and what stays is not listed
-		types.Close()
-	}
-	err = d.Sync()
-	// The document goes first: without its access list, the rules of its container would hold for it.
-	if err = errors.Join(err, removeAuxiliaries(d, r, gone)); err != nil {
-		return broken("the document is deleted, and what belongs to it is not", err)
-	}
-	if note != "" {
-		_ = s.private.Remove(note) // the next start does nothing for it, or removes what is left of the document again
-	}
-	return nil
-}
-
-// noted begins the name of a file in privateDir that has the path of a document which is being deleted.
-const noted = "deleting-"
-
-// note writes down that a document is being deleted, if there are auxiliary resources that must not outlive it: its access list
-// would hold for the next document of that name. It returns the name of the note, "" if there is none. A full file system has no room for
-// one, and must not prevent a deletion.
-func (s *store) note(d *safeopen.Directory, r resource) string {
-	if !slices.ContainsFunc(r.auxiliaries(), func(a resource) bool { _, err := d.Stat(a.name()); return err == nil }) {
-		return ""
-	}
-	name := noted + rand.Text()
-	if s.private.WriteFile(name, []byte(r.path()), fileMode) != nil {
-		return ""
-	}
-	return name
-}
-
-// finish removes the auxiliary resources of documents that an earlier server has deleted, before it was killed.
-func (s *store) finish(warn func(path, what string, err error)) {
-	notes, err := s.private.Names(func(name string) bool { return strings.HasPrefix(name, noted) }, maxLeft)
-	for _, name := range notes {
-		err = errors.Join(err, s.finishOne(name))
-	}
-	if err != nil {
-		warn("/"+privateDir, "what an earlier server was deleting cannot be deleted", err)
-	}
-}
-
-func (s *store) finishOne(note string) error {
-	f, err := s.private.OpenFile(note, os.O_RDONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	path, err := io.ReadAll(io.LimitReader(f, maxTypes))
-	if err != nil {
-		return err
-	}
-	r, err := parse(string(path))
-	if err != nil || r.container {
-		return nil // no note of this server
-	}
-	d, err := s.below(r.parent())
-	if err != nil {
-		return nil // the container is gone too
-	}
-	defer d.Close()
-	if _, err := d.Stat(r.name()); !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return removeAuxiliaries(d, r, func(resource, int64) {})
-}
-
-// removeAuxiliaries removes what belongs to a document.
-func removeAuxiliaries(d *safeopen.Directory, r resource, gone func(r resource, size int64)) (err error) {
-	for _, a := range r.auxiliaries() {
-		entry, statErr := d.Stat(a.name())
-		switch removeErr := d.Remove(a.name()); {
-		case removeErr == nil && statErr == nil:
-			gone(a, entry.Size)
-		case !errors.Is(removeErr, fs.ErrNotExist):
-			err = errors.Join(err, removeErr)
-		}
-		if types, err := d.Below(typesDir); err == nil {
-			_ = types.Remove(a.name())
-			types.Close()
-		}
-	}
-	return err
-}
-
-var filled = faulty(adapters.CodeConflict, "the container is not empty")
-
-// removeContainer moves a container away before it deletes it: what another program puts there meanwhile is not lost.
-func (s *store) removeContainer(d *safeopen.Directory, r resource, check func(old *document) error, gone func(r resource, size int64)) error {
-	name := r.name()
-	inside, err := d.Below(name)
-	if missing(err) {
-		return absent
-	}
-	if err != nil {
-		return broken("the container cannot be opened", err)
-	}
-	defer inside.Close()
-	if !emptied(inside) { // without a look at conditions (RFC 9110, 13.2.1)
-		return filled
-	}
-	if err := check(&document{}); err != nil {
-		return err
-	}
-	away := rand.Text()
-	if err := d.Move(name, s.private, away); err != nil {
-		return broken("the container cannot be deleted", err)
-	}
-	if !emptied(inside) {
-		if err := s.private.Move(away, d, name); err != nil {
-			return broken("the container cannot be put back", err)
-		}
-		return filled
-	}
-	gone(r, 0)
-	for _, a := range []resource{r.beside(".acl"), r.beside(".meta")} {
-		if entry, err := inside.Stat(a.name()); err == nil {
-			gone(a, entry.Size)
-		}
-	}
-	if err := errors.Join(s.private.RemoveAll(away), d.Sync()); err != nil {
-		return broken("the container cannot be deleted", err)
-	}
-	return nil
-}
-
-// emptied tells whether a container holds nothing but what belongs to itself.
-func emptied(d *safeopen.Directory) bool {
-	_, err := d.Names(func(name string) bool { return name != typesDir && name != ".acl" && name != ".meta" }, 0)
-	return err == nil
 }
 
 // member is one entry of a container.

@@ -107,3 +107,11 @@ func (s *store) setType(d *safeopen.Directory, name, contentType string, inode u
 	fmt.Fprintf(&text, "%d %s\n", inode, contentType)
 	return errors.Join(s.replace(dir, name, text.Bytes()), dir.Sync())
 }
+
+// dropType forgets the recorded type of a document that is gone. Most have none, and what stays is not listed.
+func dropType(d *safeopen.Directory, name string) {
+	if dir, err := d.Below(typesDir); err == nil {
+		_ = dir.Remove(name)
+		dir.Close()
+	}
+}
