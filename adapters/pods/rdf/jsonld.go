@@ -384,38 +384,41 @@ func (w *ldWalker) types(items []any, ctx *ldContext) error {
 	return nil
 }
 
-// properties reads the properties of a node. Several keys may mean the same one.
+// properties reads the properties of a node, the reverse ones last.
 func (w *ldWalker) properties(o *ldObject, depth int) error {
-	all := o.properties
-	slices.SortStableFunc(all, func(a, b ldProperty) int {
-		if a.reverse != b.reverse {
-			if a.reverse {
-				return 1
-			}
-			return -1
+	var forward, back []ldProperty
+	for _, p := range o.properties {
+		if p.reverse {
+			back = append(back, p)
+		} else {
+			forward = append(forward, p)
 		}
-		return strings.Compare(a.iri, b.iri)
-	})
+	}
+	if err := w.keys(forward, o.ctx, depth); err != nil || len(back) == 0 {
+		return err
+	}
+	if err := w.out.key("@reverse"); err != nil {
+		return err
+	}
+	err := w.keys(back, o.ctx, depth)
+	w.out.endKey("@reverse")
+	return err
+}
+
+// keys reads properties in the order of their IRIs. Several may have the same one.
+func (w *ldWalker) keys(all []ldProperty, ctx *ldContext, depth int) error {
+	slices.SortStableFunc(all, func(a, b ldProperty) int { return strings.Compare(a.iri, b.iri) })
 	for i, p := range all {
-		first, last := i == 0, i == len(all)-1
-		if p.reverse && (first || !all[i-1].reverse) {
-			if err := w.out.key("@reverse"); err != nil {
-				return err
-			}
-		}
-		if first || all[i-1].iri != p.iri || all[i-1].reverse != p.reverse {
+		if i == 0 || all[i-1].iri != p.iri {
 			if err := w.out.key(p.iri); err != nil {
 				return err
 			}
 		}
-		if err := w.property(p, o.ctx, depth); err != nil {
+		if err := w.property(p, ctx, depth); err != nil {
 			return err
 		}
-		if last || all[i+1].iri != p.iri || all[i+1].reverse != p.reverse {
+		if i == len(all)-1 || all[i+1].iri != p.iri {
 			w.out.endKey(p.iri)
-		}
-		if p.reverse && last {
-			w.out.endKey("@reverse")
 		}
 	}
 	return nil
