@@ -10,8 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// runtimeClosure holds the facts about the image and the boot in one value.
-type runtimeClosure struct {
+// RuntimeClosure holds the facts about the image and the boot in one value.
+type RuntimeClosure struct {
 	ManifestChecksum string           `json:"manifest_checksum"`
 	Valid            bool             `json:"valid"` // every required artifact passed
 	Artifacts        []ArtifactResult `json:"artifacts"`
@@ -19,8 +19,8 @@ type runtimeClosure struct {
 }
 
 // Closure returns the present runtime closure.
-func (b *Boot) Closure() runtimeClosure {
-	c := runtimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
+func (b *Boot) Closure() RuntimeClosure {
+	c := RuntimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
 	if s, _, ok := b.Sealed(); ok {
 		c.Sentinel = &s
 	}
