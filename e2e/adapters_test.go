@@ -150,14 +150,11 @@ base_url = "http://127.0.0.1:1"
 	}
 }
 
-// A box whose image has no solid-pod-rs-server serves its pods itself. agentinit writes and reads there with the box's key, also
-// a body that it signs only at its end, and after the key is replaced. Nobody else gets in.
-func TestThePodServerOfTheBox(t *testing.T) {
-	needsRoot(t)
-	t.Parallel()
-	port := freePort(t)
+// bootWithPods boots a box whose own pod server is to listen on a port of 127.0.0.1.
+func bootWithPods(t *testing.T, port int) *box {
+	t.Helper()
 	env := []string{"MANAGEMENT_API_KEY=" + boxKey, "PATH=" + filepath.Dir(binary(t, "agentctl")) + ":" + os.Getenv("PATH")}
-	b := bootWith(t, asPID1, env, header+fmt.Sprintf(`
+	return bootWith(t, asPID1, env, header+fmt.Sprintf(`
 [adapters]
 pods = "local-solid-rs"
 [integrations.solid_pod_rs]
@@ -166,6 +163,15 @@ port = %d
 enabled = true
 [security.exceptions.solid-pod-rs]
 `, port))
+}
+
+// A box whose image has no solid-pod-rs-server serves its pods itself. agentinit writes and reads there with the box's key, also
+// a body that it signs only at its end, and after the key is replaced. Nobody else gets in.
+func TestThePodServerOfTheBox(t *testing.T) {
+	needsRoot(t)
+	t.Parallel()
+	port := freePort(t)
+	b := bootWithPods(t, port)
 	waitFor(t, "the box is ready", b.ready)
 	file := filepath.Join(t.TempDir(), "doc")
 	big := strings.Repeat("0123456789", 100_000)

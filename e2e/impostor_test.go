@@ -67,16 +67,7 @@ func TestImpostorOfThePodServer(t *testing.T) {
 	go func() { _ = impostor.Serve(l) }() // until Close
 	defer impostor.Close()
 
-	env := []string{"MANAGEMENT_API_KEY=" + boxKey, "PATH=" + filepath.Dir(binary(t, "agentctl")) + ":" + os.Getenv("PATH")}
-	b := bootWith(t, asPID1, env, header+fmt.Sprintf(`
-[adapters]
-pods = "local-solid-rs"
-[integrations.solid_pod_rs]
-port = %d
-[sovereign_mesh]
-enabled = true
-[security.exceptions.solid-pod-rs]
-`, l.Addr().(*net.TCPAddr).Port))
+	b := bootWithPods(t, l.Addr().(*net.TCPAddr).Port)
 	file := filepath.Join(t.TempDir(), "doc")
 	if err := os.WriteFile(file, []byte(strings.Repeat("forged", 200_000)), 0o600); err != nil {
 		t.Fatal(err)
