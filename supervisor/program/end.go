@@ -178,15 +178,23 @@ func (t *transition) hookDone(ev Event) {
 // starvedWait is the least wait after a starved start.
 const starvedWait = time.Second
 
-// notStarted decides what follows a start that made no process. A starved one does not count for the restart
-// limit: otherwise a program that takes all processes could make others FATAL for good.
+// notStarted decides what follows a start that made no process. A starved one counts for no limit, and is
+// repeated with RestartNever too, because nothing has run: otherwise a program that takes all processes could
+// make others FATAL for good.
 func (t *transition) notStarted(why string, starved bool) {
-	if !starved || t.spec.Restart == RestartNever || t.spec.StartRetries >= 0 {
+	if !starved || t.nextRunRetries() {
 		t.failStart(why)
 		return
 	}
 	t.wait(why, max(t.backoff(t.failures), starvedWait))
-	t.failures++
+	if t.spec.StartRetries < 0 {
+		t.failures++
+	}
+}
+
+// nextRunRetries tells whether a start that failed is repeated only by the next run of a schedule.
+func (t *transition) nextRunRetries() bool {
+	return t.spec.Restart == RestartNever && t.spec.StartRetries < 0 && t.spec.Type == Schedule
 }
 
 // failStart decides what follows a start that did not lead to RUNNING.
@@ -200,8 +208,7 @@ func (t *transition) failStart(why string) {
 		t.wait(why, t.backoff(t.failures-1))
 		return
 	}
-	if t.spec.Restart == RestartNever && t.spec.Type == Schedule {
-		// The next run of the schedule is the next attempt.
+	if t.nextRunRetries() {
 		t.rest(Exited, why)
 		return
 	}

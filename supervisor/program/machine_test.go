@@ -184,6 +184,8 @@ func TestNoBackoffRestartsWhenTheTreeIsEmpty(t *testing.T) {
 // cause it.
 func TestStarvedStartsHaveNoLimit(t *testing.T) {
 	starved := Event{Kind: Failed, Reason: "no process left", Status: 126, Starved: true}
+	other := starved
+	other.Starved = false
 	limit := func(s *Spec) { s.RestartLimit = RestartLimit{Count: 2, Window: time.Hour} }
 	l := newLife(t, limit).start()
 	for range 20 {
@@ -194,14 +196,19 @@ func TestStarvedStartsHaveNoLimit(t *testing.T) {
 	}
 	l.began().exit(1).is(Fatal, "gave up: 2 restarts within 1h0m0s")
 	newLife(t, func(s *Spec) { limit(s); s.Backoff.Initial = 0 }).start().on(starved).is(Backoff, "").waits(starvedWait)
-	newLife(t, func(s *Spec) { s.Restart = RestartNever }).start().on(starved).is(Fatal, "no process left")
-	newLife(t, func(s *Spec) { s.StartRetries = 0 }).start().on(starved).is(Fatal, "gave up after 1 failed start")
+	never := newLife(t, func(s *Spec) { s.Restart = RestartNever }).start()
+	never.on(starved).is(Backoff, "no process left").due().on(other).is(Fatal, "not started again")
+	retries := newLife(t, func(s *Spec) { s.StartRetries = 0 }).start()
+	for range 5 {
+		retries.on(starved).is(Backoff, "no process left").due()
+	}
+	retries.on(other).is(Fatal, "gave up after 1 failed start")
+	nightly := newLife(t, func(s *Spec) { s.Type, s.Restart = Schedule, RestartNever }).start()
+	nightly.on(starved).is(Exited, "no process left")
 	hook := newLife(t, func(s *Spec) { limit(s); s.Hooks.PreStart = &Hook{Argv: []string{"x"}, Timeout: time.Second} }).start()
 	for range 5 {
 		hook.on(Event{Kind: HookDone, Hook: PreStart, Reason: "no process left", Starved: true}).is(Backoff, "its pre_start hook failed: no process left").due()
 	}
-	other := starved
-	other.Starved = false
 	newLife(t, limit).start().on(other).due().on(other).due().on(other).is(Fatal, "gave up: 2 restarts within 1h0m0s")
 }
 
