@@ -57,8 +57,8 @@ func (p *port) plug(a Adapter, guard error) {
 	p.failed.Store(nil)
 }
 
-// note records how a call has ended. A read that succeeds says nothing about writes: on a full disk
-// reads go on.
+// note records how a call has ended. A failure that may be the adapter's asks for a health check. A read
+// that succeeds says nothing about writes: on a full disk, reads go on.
 func (p *port) note(ctx context.Context, write bool, err error) {
 	if err == nil {
 		if was := p.failed.Load(); was != nil && (write || !was.write) {
@@ -70,9 +70,10 @@ func (p *port) note(ctx context.Context, write bool, err error) {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return
-	case e.Code != CodeUnavailable && e.Code != CodeInternal && e.Code != CodeTimeout:
+	case e.Code == CodeTimeout, e.Code == CodeContractMismatch:
+	case e.Code != CodeUnavailable && e.Code != CodeInternal:
 		return
-	case ctx.Err() == nil && e.Code != CodeTimeout:
+	case ctx.Err() == nil:
 		p.failed.Store(&failure{e.Message, time.Now(), write})
 	}
 	select {

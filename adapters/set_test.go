@@ -420,6 +420,27 @@ func TestAFailedCallAsksForACheck(t *testing.T) {
 	})
 }
 
+// A peer that has another contract since a restart is found out by the first call that it refuses.
+func TestAMismatchAtRunTimeDegradesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrong := CheckVersion(SlotBeads, "1.1", "2.0", false)
+		n := &notices{}
+		s := NewSet(resolved(t, beadsFake(&fake{health: func(context.Context) Health { return Unhealthy(wrong) }})), Options{Publisher: n})
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := exec(t.Context(), s.Beads().(beadsPort).port, Call{}, func(context.Context, Beads) error { return wrong })
+		synctest.Wait()
+		if st := statusOf(s, SlotBeads); !errors.Is(err, ErrContractMismatch) || st.State != StateDegraded || st.LastError != wrong.Error() || st.Ready() {
+			t.Errorf("%v, %+v", err, st)
+		}
+		if got := n.names(); got != "beads:Connected beads:Degraded" {
+			t.Errorf("notices: %s", got)
+		}
+		_ = s.Disconnect(context.Background())
+	})
+}
+
 // A call that the adapter cannot carry out shows as the slot's last error, because the health of an
 // adapter need not show a full disk: its reads go on.
 func TestAFailedCallIsTheLastError(t *testing.T) {
