@@ -41,8 +41,8 @@ const (
 )
 
 // Codes is the whole table. Error.HTTPStatus adjusts three codes: VALIDATION_ERROR is 416 if it is about a
-// Range beyond the end, UNSUPPORTED is 501 if it is about a method or capability, and ADAPTER_DISABLED is
-// 503 and retryable if the slot is degraded.
+// Range beyond the end, UNSUPPORTED is 501 if it is about a method or capability and 406 if it is about the
+// header Accept, and ADAPTER_DISABLED is 503 and retryable if the slot is degraded.
 func Codes() []problem.Row { return problem.Codes() }
 
 // Error is the only type of error that leaves a slot. It is immutable: With, Wrap, At and Final
@@ -186,6 +186,9 @@ func (e *Error) HTTPStatus() int {
 	case CodeUnsupported:
 		if e.Fields["capability"] != nil || e.Fields["method"] != nil {
 			return http.StatusNotImplemented
+		}
+		if e.Fields[fieldNotAcceptable] != nil {
+			return http.StatusNotAcceptable
 		}
 	case CodeDisabled:
 		if degraded, _ := e.Fields["degraded"].(bool); degraded {

@@ -232,3 +232,25 @@ func TestUnsatisfiableRange(t *testing.T) {
 		t.Errorf("a member of the body makes it %d", lied.HTTPStatus())
 	}
 }
+
+// An error about the header Accept is 406, also when it is passed on, with a code of ours and without. No
+// member of a body makes an error one.
+func TestNotAcceptable(t *testing.T) {
+	ours, lie := []byte(`{"code":"UNSUPPORTED"}`), []byte(`{"code":"UNSUPPORTED","not_acceptable":true}`)
+	for _, c := range []struct {
+		status int
+		body   []byte
+		want   int
+	}{{406, nil, 406}, {406, ours, 406}, {406, lie, 406}, {415, nil, 415}, {415, ours, 415}, {415, lie, 415}, {405, nil, 501}} {
+		status, header, body := c.status, http.Header{"Content-Type": {ProblemType}}, c.body
+		for n := range 2 {
+			e := FromProblem(status, header, body)
+			rec := httptest.NewRecorder()
+			WriteProblem(rec, e)
+			if e.Code != CodeUnsupported || rec.Code != c.want {
+				t.Errorf("%d %s, passed on %d times: %s, status %d; want %d", c.status, c.body, n, e.Code, rec.Code, c.want)
+			}
+			status, header, body = rec.Code, rec.Header(), rec.Body.Bytes()
+		}
+	}
+}

@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -14,6 +15,7 @@ type port struct {
 	mw     Middleware
 	active atomic.Pointer[plug]
 	failed atomic.Pointer[failure] // nil if there is none
+	doubts chan struct{}           // gets a token when a call fails for a reason that is not the caller's
 }
 
 // failure is the latest call that the active adapter could not carry out, for a reason that is not
@@ -36,7 +38,7 @@ func newPort(slot Slot, mw Middleware) *port {
 	if mw == nil {
 		mw = basic
 	}
-	return &port{slot: slot, mw: mw}
+	return &port{slot: slot, mw: mw, doubts: make(chan struct{}, 1)}
 }
 
 // wrapped is a port with one adapter; nil means off.
@@ -55,8 +57,8 @@ func (p *port) plug(a Adapter, guard error) {
 	p.failed.Store(nil)
 }
 
-// note records how a call has ended. A read that succeeds says nothing about writes: on a full disk
-// reads go on.
+// note records how a call has ended. A failure that may be the adapter's asks for a health check. A read
+// that succeeds says nothing about writes: on a full disk, reads go on.
 func (p *port) note(ctx context.Context, write bool, err error) {
 	if err == nil {
 		if was := p.failed.Load(); was != nil && (write || !was.write) {
@@ -64,8 +66,19 @@ func (p *port) note(ctx context.Context, write bool, err error) {
 		}
 		return
 	}
-	if e := AsError(err); ctx.Err() == nil && (e.Code == CodeUnavailable || e.Code == CodeInternal) {
+	e := AsError(err)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return
+	case e.Code == CodeTimeout, e.Code == CodeContractMismatch:
+	case e.Code != CodeUnavailable && e.Code != CodeInternal:
+		return
+	case ctx.Err() == nil:
 		p.failed.Store(&failure{e.Message, time.Now(), write})
+	}
+	select {
+	case p.doubts <- struct{}{}:
+	default:
 	}
 }
 

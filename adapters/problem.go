@@ -108,6 +108,9 @@ func FromProblem(status int, header http.Header, body []byte) *Error {
 	if status == http.StatusRequestedRangeNotSatisfiable && e.Code == CodeValidation {
 		e = e.With(fieldContentRange, unsatisfied(header.Get("Content-Range")))
 	}
+	if status == http.StatusNotAcceptable && e.Code == CodeUnsupported {
+		e = e.With(fieldNotAcceptable, true)
+	}
 	if d := outbound.RetryAfter(header); d > 0 {
 		e = e.WithRetryAfter(min(d, maxRetryAfter))
 	}
@@ -117,6 +120,10 @@ func FromProblem(status int, header http.Header, body []byte) *Error {
 // fieldContentRange is the field of an error about a Range of which a resource has no byte. It has the value
 // of the header Content-Range (RFC 9110, 15.5.17), or "" if the peer has not sent one.
 const fieldContentRange = "content_range"
+
+// fieldNotAcceptable is the field of an error about the header Accept: the peer has the resource in none of
+// the media types that the request accepts. So the error stays a 406 when it is passed on.
+const fieldNotAcceptable = "not_acceptable"
 
 // unsatisfied returns the Content-Range of a peer if it says how long the resource is, otherwise "".
 func unsatisfied(contentRange string) string {
@@ -147,7 +154,7 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		v, ok := foreignValue(m[k], true)
-		if !ok || problemMembers[k] || k == fieldContentRange || CheckID("name", k) != nil || len(e.Fields) == maxForeignMembers {
+		if !ok || problemMembers[k] || k == fieldContentRange || k == fieldNotAcceptable || CheckID("name", k) != nil || len(e.Fields) == maxForeignMembers {
 			continue
 		}
 		if k == resourceStatus {

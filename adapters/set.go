@@ -13,6 +13,7 @@ const (
 	connectLimit    = 10 * time.Second // for one attempt of one slot
 	connectGrace    = 500 * time.Millisecond
 	healthEvery     = 10 * time.Second
+	healthAgain     = time.Second // at least, between two checks because of failed calls
 	healthLimit     = 2 * time.Second
 	unhealthyAfter  = 3 // failed checks in a row
 	retryFirst      = time.Second

@@ -368,6 +368,79 @@ func TestHealthNeedsThreeMissesAndOneGoodAnswer(t *testing.T) {
 	})
 }
 
+// A failed call asks for a health check, at most one a second, and only if the failure may be the
+// adapter's: not every caller has to wait ten seconds to learn that a server is gone.
+func TestAFailedCallAsksForACheck(t *testing.T) {
+	expired := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	with := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	for _, c := range []struct {
+		name   string
+		call   func(context.Context) error
+		checks int32 // after 2.5 s with a call every 100 ms
+		want   State
+	}{
+		{"unavailable", with(Errorf(CodeUnavailable, "gone")), 3, StateUnhealthy},
+		{"internal", with(errors.New("broken")), 3, StateUnhealthy},
+		{"timeout", with(Errorf(CodeTimeout, "slow")), 3, StateUnhealthy},
+		{"deadline", expired, 3, StateUnhealthy},
+		{"caller's mistake", with(Errorf(CodeNotFound, "no bead")), 0, StateHealthy},
+		{"none", with(nil), 0, StateHealthy},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var checks atomic.Int32
+				s := NewSet(resolved(t, beadsFake(&fake{health: func(context.Context) Health {
+					checks.Add(1)
+					return Unhealthy(errors.New("gone"))
+				}})), Options{})
+				if err := s.Connect(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for begin := time.Now(); time.Since(begin) < 2500*time.Millisecond; time.Sleep(50 * time.Millisecond) {
+					ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+					_ = exec(ctx, s.Beads().(beadsPort).port, Call{}, func(ctx context.Context, _ Beads) error { return c.call(ctx) })
+					cancel()
+				}
+				synctest.Wait()
+				if n, st := checks.Load(), statusOf(s, SlotBeads).State; n != c.checks || st != c.want {
+					t.Errorf("%d checks, %s; want %d, %s", n, st, c.checks, c.want)
+				}
+				_ = s.Disconnect(context.Background())
+			})
+		})
+	}
+	t.Run("the caller went away", func(t *testing.T) {
+		p := newPort(SlotBeads, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		p.note(ctx, false, Errorf(CodeUnavailable, "gone"))
+		if len(p.doubts) != 0 {
+			t.Error("a check was asked for")
+		}
+	})
+}
+
+// A peer that has another contract since a restart is found out by the first call that it refuses.
+func TestAMismatchAtRunTimeDegradesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrong := CheckVersion(SlotBeads, "1.1", "2.0", false)
+		n := &notices{}
+		s := NewSet(resolved(t, beadsFake(&fake{health: func(context.Context) Health { return Unhealthy(wrong) }})), Options{Publisher: n})
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := exec(t.Context(), s.Beads().(beadsPort).port, Call{}, func(context.Context, Beads) error { return wrong })
+		synctest.Wait()
+		if st := statusOf(s, SlotBeads); !errors.Is(err, ErrContractMismatch) || st.State != StateDegraded || st.LastError != wrong.Error() || st.Ready() {
+			t.Errorf("%v, %+v", err, st)
+		}
+		if got := n.names(); got != "beads:Connected beads:Degraded" {
+			t.Errorf("notices: %s", got)
+		}
+		_ = s.Disconnect(context.Background())
+	})
+}
+
 // A call that the adapter cannot carry out shows as the slot's last error, because the health of an
 // adapter need not show a full disk: its reads go on.
 func TestAFailedCallIsTheLastError(t *testing.T) {

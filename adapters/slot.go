@@ -3,6 +3,7 @@ package adapters
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -53,8 +54,14 @@ type Health struct {
 // Healthy is the result for an adapter that works.
 func Healthy() Health { return Health{State: StateHealthy} }
 
-// Unhealthy is the result for an adapter that does not work, with the reason.
-func Unhealthy(err error) Health { return Health{State: StateUnhealthy, Message: err.Error()} }
+// Unhealthy is the result for an adapter that does not work, with the reason. A contract that does not
+// match is not an outage that may be over at the next check, so the slot is degraded at once.
+func Unhealthy(err error) Health {
+	if errors.Is(err, ErrContractMismatch) {
+		return Health{State: StateDegraded, Message: err.Error()}
+	}
+	return Health{State: StateUnhealthy, Message: err.Error()}
+}
 
 // Adapter has the methods that all implementations of all slots share.
 //

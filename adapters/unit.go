@@ -17,6 +17,7 @@ type unit struct {
 
 	bootErr error        // of boot, read when all boots have ended
 	pending <-chan error // a Connect that outlived its limit, nil if none
+	checked time.Time    // when the last health check ended; only run reads it
 
 	mu          sync.Mutex // guards what follows
 	wanted      Adapter
@@ -115,6 +116,9 @@ func (u *unit) run(ctx context.Context) {
 			c.done <- u.obey(ctx, c)
 		case <-u.changes():
 			u.check(ctx)
+		case <-u.doubts():
+			timer.Reset(time.Until(u.checked.Add(healthAgain)))
+			continue
 		case <-timer.C:
 			u.tick(ctx)
 		}
@@ -128,6 +132,18 @@ func (u *unit) changes() <-chan struct{} {
 	defer u.mu.Unlock()
 	if a, ok := u.wanted.(SelfAware); ok && u.connected {
 		return a.HealthChanged()
+	}
+	return nil
+}
+
+// doubts returns the channel on which a connected adapter's failed calls show; nil for others. Each
+// one asks for a check, but no sooner than healthAgain after the last one: many calls can fail at
+// once, and an adapter that is away for less than two seconds is not unhealthy.
+func (u *unit) doubts() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.connected {
+		return u.port.doubts
 	}
 	return nil
 }
@@ -172,6 +188,7 @@ func (u *unit) retry(ctx context.Context) {
 // unhealthy, and after one good answer it is healthy. An answer that says degraded counts at once.
 func (u *unit) check(ctx context.Context) {
 	h := ask(ctx, u.target())
+	u.checked = time.Now()
 	if ctx.Err() != nil {
 		return
 	}

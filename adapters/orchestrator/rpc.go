@@ -137,10 +137,13 @@ func fromRPC(e *rpcError) error {
 	if !ok {
 		status = http.StatusBadGateway
 	}
-	body := []byte(e.Data)
-	if len(body) == 0 {
-		// A type of this package, which can always be encoded.
-		body = mustJSON(map[string]string{"message": e.Message})
+	var doc map[string]json.RawMessage
+	if json.Unmarshal(e.Data, &doc) != nil || doc == nil {
+		doc = map[string]json.RawMessage{}
 	}
-	return adapters.FromProblem(status, http.Header{"Content-Type": {adapters.ProblemType}}, body)
+	if doc["detail"] == nil && doc["message"] == nil {
+		doc["message"] = mustJSON(e.Message)
+	}
+	// Its values have just been decoded, so they can be encoded.
+	return adapters.FromProblem(status, http.Header{"Content-Type": {adapters.ProblemType}}, mustJSON(doc))
 }

@@ -68,6 +68,23 @@ func TestErrorsCrossTheChannel(t *testing.T) {
 	}
 }
 
+// A host need not send a problem document: the text is then that of JSON-RPC itself.
+func TestTheMessageOfAForeignErrorIsKept(t *testing.T) {
+	for data, want := range map[string]adapters.Error{
+		`{"code":"SPAWN_ERROR"}`:                    {Code: adapters.CodeSpawn, Message: "no room"},
+		`{"code":"SPAWN_ERROR","detail":"no disk"}`: {Code: adapters.CodeSpawn, Message: "no disk"},
+		`{"why":5}`: {Code: adapters.CodeUnavailable, Message: "the peer answered 502 Bad Gateway: no room"},
+		`5`:         {Code: adapters.CodeUnavailable, Message: "the peer answered 502 Bad Gateway: no room"},
+		`null`:      {Code: adapters.CodeUnavailable, Message: "the peer answered 502 Bad Gateway: no room"},
+		``:          {Code: adapters.CodeUnavailable, Message: "the peer answered 502 Bad Gateway: no room"},
+	} {
+		got := adapters.AsError(fromRPC(&rpcError{Code: rpcOurs, Message: "no room", Data: json.RawMessage(data)}))
+		if got.Code != want.Code || got.Message != want.Message {
+			t.Errorf("%s came as %s: %s", data, got.Code, got.Message)
+		}
+	}
+}
+
 func TestEncodeRefusesWhatFitsNoLine(t *testing.T) {
 	if _, err := encode(message{ID: json.RawMessage("1"), Result: mustJSON(string(make([]byte, maxLine)))}); !errors.Is(err, adapters.ErrPayloadTooLarge) {
 		t.Errorf("got %v", err)

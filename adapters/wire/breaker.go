@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,6 +14,10 @@ const (
 	breakerFailures = 5               // failures in a row that open it
 	breakerOpen     = 5 * time.Second // time before one trial call is allowed
 )
+
+// errLeftAlone is in the error of a call that the breaker has refused. Such a call is not retried: to
+// wait until the breaker lets a call through would take as long as the time-outs that it saves.
+var errLeftAlone = errors.New("the breaker is open")
 
 // breaker refuses calls while a peer is known to be down, so that many calls do not all wait for a
 // time-out. The zero value is closed.
@@ -60,7 +65,7 @@ func (b *breaker) enter(slot adapters.Slot) (trial bool, err error) {
 		return true, nil
 	}
 	e := adapters.Errorf(adapters.CodeUnavailable, "the peer failed %d times in a row and is left alone: %s", breakerFailures, adapters.AsError(b.last).Message).
-		Wrap(b.last).With("slot", slot)
+		Wrap(fmt.Errorf("%w: %w", errLeftAlone, b.last)).With("slot", slot)
 	return false, e.WithRetryAfter(max(left, time.Second))
 }
 

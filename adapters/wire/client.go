@@ -252,7 +252,7 @@ func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) 
 			return res, nil
 		}
 		last := adapters.AsError(err)
-		if try == maxRetries || !last.Retryable || !r.repeatable(last.Code) || !Pause(ctx, retryDelay(try, last)) {
+		if try == maxRetries || !last.Retryable || errors.Is(last, errLeftAlone) || !r.repeatable(last.Code) || !Pause(ctx, retryDelay(try, last)) {
 			return res, last
 		}
 	}

@@ -264,6 +264,24 @@ func TestBreakerOpensAfterFiveAndTriesOnce(t *testing.T) {
 	})
 }
 
+// A read, which may be retried, does not wait for the breaker either, and it says why the peer failed.
+func TestAnOpenBreakerRefusesReadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := client(t, peer(func(r *http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }), nil)
+		for range 2 {
+			_, _ = cl.Do(t.Context(), Request{Method: "GET"})
+		}
+		begin := time.Now()
+		_, err := cl.Do(t.Context(), Request{Method: "GET"})
+		if e := adapters.AsError(err); e.Code != adapters.CodeUnavailable || !e.Retryable || e.RetryAfter() == 0 || !strings.Contains(e.Message, "left alone: cannot reach the peer: connection refused") {
+			t.Errorf("%+v", err)
+		}
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
 func TestCallersMistakesDoNotOpenTheBreaker(t *testing.T) {
 	cl := client(t, peer(func(r *http.Request) (*http.Response, error) { return answer(r, 404, "", ""), nil }), nil)
 	for range 20 {

@@ -210,7 +210,8 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 		})
 	}
 	return orchestrator.NewLocal(orchestrator.LocalConfig{
-		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
+		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Granted: granted,
+		Environ: append(slices.Clone(b.environ), "WORKSPACE="+b.roots.Workspace), // as programs have it; the last one counts
 	})
 }
 

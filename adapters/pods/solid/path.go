@@ -33,7 +33,7 @@ func root() resource { return resource{container: true} }
 // resource, and only of a document.
 func parse(escaped string) (resource, error) {
 	if err := adapters.CheckPodPath(escaped); err != nil {
-		return resource{}, faulty(adapters.CodeValidation, "the path %s", strings.TrimPrefix(err.Error(), "path "))
+		return resource{}, faulty(adapters.CodeValidation, "the %s", strings.Replace(adapters.AsError(err).Message, "path: ", "path ", 1))
 	}
 	if escaped == "/" {
 		return root(), nil
