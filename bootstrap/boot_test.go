@@ -617,6 +617,10 @@ func TestInterruptedBootStops(t *testing.T) {
 	if err := r.Run(ctx); ExitCode(err) != ExitOK || err == nil || r.sup.specs != nil {
 		t.Fatalf("%v, programs %v", err, r.sup.specs)
 	}
+	last, _ := r.bus.Watch(r.bus.Seq() - 1).TryNext()
+	if code, written := last.Fields["exit_code"]; last.Name != EventFailed || written {
+		t.Errorf("%s says that the status is %v, which the cause of the interruption decides", last.Name, code)
+	}
 }
 
 func TestCodesAreOneTable(t *testing.T) {
