@@ -657,6 +657,9 @@ func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 			t.Errorf("the whitelist lacks %s:\n%s", key, text)
 		}
 	}
+	if !strings.Contains(text, "data_directory = '"+roots.Prefix+"/var/lib/nostr-relay'") {
+		t.Errorf("the database is outside %s:\n%s", roots.Prefix, text)
+	}
 	for _, s := range r.sup.specs {
 		if s.Name == "nostr-relay" && !slices.Contains(s.Argv, filepath.Join(roots.Runtime, "nostr-relay.toml")) {
 			t.Errorf("the relay is started as %q", s.Argv)
