@@ -617,6 +617,10 @@ func TestInterruptedBootStops(t *testing.T) {
 	if err := r.Run(ctx); ExitCode(err) != ExitOK || err == nil || r.sup.specs != nil {
 		t.Fatalf("%v, programs %v", err, r.sup.specs)
 	}
+	last, _ := r.bus.Watch(r.bus.Seq() - 1).TryNext()
+	if code, written := last.Fields["exit_code"]; last.Name != EventFailed || written {
+		t.Errorf("%s says that the status is %v, which the cause of the interruption decides", last.Name, code)
+	}
 }
 
 func TestCodesAreOneTable(t *testing.T) {
@@ -652,6 +656,9 @@ func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 		if !strings.Contains(text, key) {
 			t.Errorf("the whitelist lacks %s:\n%s", key, text)
 		}
+	}
+	if !strings.Contains(text, "data_directory = '"+roots.Prefix+"/var/lib/nostr-relay'") {
+		t.Errorf("the database is outside %s:\n%s", roots.Prefix, text)
 	}
 	for _, s := range r.sup.specs {
 		if s.Name == "nostr-relay" && !slices.Contains(s.Argv, filepath.Join(roots.Runtime, "nostr-relay.toml")) {

@@ -27,7 +27,7 @@ func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {
 	if l.Plan.Profile != "agentbox" {
 		return undo, nil
 	}
-	files, err := configurations(b.view(l), b.ownKeys(l))
+	files, err := configurations(b.view(l), b.cfg.Roots, b.ownKeys(l))
 	if err != nil {
 		return undo, err
 	}

@@ -165,7 +165,10 @@ func (b *Boot) runPhase(ctx context.Context, p phase) error {
 	}
 	f := asFailure(err)
 	f.Phase = p.Name
-	fields = map[string]any{"phase": p.Number, "name": p.Name, "reason": f.Summary(), "exit_code": int(f.Code)}
+	fields = map[string]any{"phase": p.Number, "name": p.Name, "reason": f.Summary()}
+	if f.Code != ExitOK { // what interrupted the boot decides the status
+		fields["exit_code"] = int(f.Code)
+	}
 	if f.Capability != "" {
 		fields["capability"] = f.Capability
 	}

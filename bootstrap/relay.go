@@ -58,22 +58,22 @@ type configuration struct {
 // configurations are the files for programs of the catalogue that are derived from the manifest.
 // own are the public keys of the box and its operator, 64 hexadecimal digits each. Under the
 // allowlist policy these keys may always write.
-func configurations(v catalog.View, own []string) ([]configuration, error) {
+func configurations(v catalog.View, roots Roots, own []string) ([]configuration, error) {
 	r := v.Manifest.SovereignMesh.Relay
 	if !r.Enabled || r.Implementation != RelayProgram {
 		return nil, nil
 	}
-	text, err := toml.Marshal(relayConfig(r, own))
+	text, err := toml.Marshal(relayConfig(r, roots, own))
 	if err != nil {
 		return nil, fmt.Errorf("cannot write the relay's configuration: %w", err)
 	}
 	return []configuration{{path: relayConfiguration, content: text}}, nil
 }
 
-func relayConfig(r schema.Relay, own []string) relayFile {
+func relayConfig(r schema.Relay, roots Roots, own []string) relayFile {
 	var c relayFile
 	c.Info.Name, c.Info.Description, c.Info.Contact = "agentbox", r.InfoDescription, r.InfoContact
-	c.Database.DataDirectory = r.DataDir
+	c.Database.DataDirectory = roots.Path(r.DataDir)
 	c.Network.Address, c.Network.Port = r.Bind, r.Port
 	c.Limits.MessagesPerSec, c.Limits.MaxEventBytes = r.MessagesPerSec, r.MaxEventBytes
 	c.Limits.MaxWSMessageBytes, c.Limits.MaxWSFrameBytes = r.MaxEventBytes, r.MaxEventBytes

@@ -19,7 +19,7 @@ func relay(t *testing.T, text string, own ...string) map[string]any {
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	files, err := configurations(catalog.View{Manifest: m}, own)
+	files, err := configurations(catalog.View{Manifest: m}, Roots{}, own)
 	if err != nil {
 		t.Fatal(err)
 	}

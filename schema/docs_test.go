@@ -233,22 +233,26 @@ func typeCell(s *shape) string {
 	for _, t := range jsonTypes(s.kinds) {
 		switch {
 		case t == "array" && s.items != nil && s.items.kinds != 0:
-			t = "[" + strings.Join(jsonTypes(s.items.kinds), " or ") + "]"
+			t = "[" + strings.Join(jsonTypes(s.items.kinds), " or ") + limits(s.items) + "]"
 		case t == "object":
 			t = "table"
 		}
 		out = append(out, t)
 	}
-	text := strings.Join(out, ", ")
+	return strings.Join(out, ", ") + limits(s)
+}
+
+// limits lists the allowed texts or numbers. That a duration or a size is not negative goes without saying.
+func limits(s *shape) string {
 	switch {
 	case s.enum != nil:
-		text += ": `" + strings.Join(s.enum, "`, `") + "`"
+		return ": `" + strings.Join(s.enum, "`, `") + "`"
 	case s.min != nil && s.max != nil:
-		text += fmt.Sprintf(", %d–%d", *s.min, *s.max)
-	case s.min != nil && *s.min > 0:
-		text += fmt.Sprintf(", ≥ %d", *s.min)
+		return fmt.Sprintf(", %d–%d", *s.min, *s.max)
+	case s.min != nil && (*s.min > 0 || s.kinds == kInteger):
+		return fmt.Sprintf(", ≥ %d", *s.min)
 	}
-	return text
+	return ""
 }
 
 func defaultCell(k key) string {

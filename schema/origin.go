@@ -87,3 +87,12 @@ func decodesPrefix(v any) error {
 	_, err := ParsePrefix(v.(string))
 	return err
 }
+
+// decodesHost refuses a host with a port or a path behind it: another key has the port.
+func decodesHost(v any) error {
+	host := strings.Trim(v.(string), "[]")
+	if addr, err := netip.ParseAddr(host); strings.ContainsAny(host, ":/") && (err != nil || addr.Zone() != "") {
+		return errors.New(`an address or a name without a port, such as "127.0.0.1"`)
+	}
+	return nil
+}

@@ -149,7 +149,7 @@ func integrationsShape() *shape {
 func solidPodShape() *shape {
 	return table("The local pod server. If the image has no solid-pod-rs-server, agentctl pod-server is the server; what it has not, its program refuses at its start.",
 		field("port", port("Listening port (E025, E028).").def(8484)),
-		field("bind", text("Listening address.").def("127.0.0.1")),
+		field("bind", text("Listening address.").def("127.0.0.1").formOf(decodesHost)),
 		field("storage", enum("Storage backend. agentctl has only fs.", "fs", "memory", "s3").def("fs")),
 		field("storage_root", text("Directory of the file backend; also the working directory and a readiness path.").def("/var/lib/solid").overrides("SOLID_POD_ROOT")),
 		field("base_url", text("Public base address. With agentctl it ends with the host and port.").def("http://127.0.0.1:8484")),
@@ -239,7 +239,7 @@ func relayShape() *shape {
 		field("enabled", onOff("Switches it on; exception nostr-relay.")),
 		field("implementation", enum("Which relay. `nostr-rs-relay` is a program of the image; `embedded` is agentinit itself.", "nostr-rs-relay", "embedded", "external", "off").def("nostr-rs-relay")),
 		field("port", port("Port (E028).").def(7777)),
-		field("bind", text("Address (E029).").def("127.0.0.1")),
+		field("bind", text("Address (E029).").def("127.0.0.1").formOf(decodesHost)),
 		field("expose", onOff("Publish the port on the host.")),
 		field("data_dir", text("Database directory.").def("/var/lib/nostr-relay")),
 		field("ingress_policy", enum("Who may write (E030, W030, W039).", "allowlist", "signed-only", "open").def("allowlist")),

@@ -578,14 +578,18 @@ func TestUsualMistakes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"[programs.web]\ncommand: [\"web\"]": "expected '=' after key (write KEY = VALUE, or [TABLE])",
-		"[api]\ntrusted_proxies = ['proxy']": `api.trusted_proxies[0] must be an address or a prefix such as "10.0.0.0/8", not "proxy"`,
-		"[supervisor]\nlisten = 9090":        `must be a string, not an integer (9090) (write "off" or an address such as "0.0.0.0:9090", the port at most 65535)`,
-		"[adapters]\nbeads = false":          `adapters.beads must be a string, not a boolean (false) ()`,
-		"[api]\ncors_origins = ['*']":        `api.cors_origins[0] must be an origin such as`,
-		"[supervisor]\nimage = 'Web:1.2'":    `supervisor.image must be an image reference such as "registry.example.org/web:1.2", not "Web:1.2"`,
-		"[programs.API]":                     "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
-		"[programs.-x]":                      "also '_', '.' and '-' ()",
+		"[programs.web]\ncommand: [\"web\"]":                                      "expected '=' after key (write KEY = VALUE, or [TABLE])",
+		"[api]\ntrusted_proxies = ['proxy']":                                      `api.trusted_proxies[0] must be an address or a prefix such as "10.0.0.0/8", not "proxy"`,
+		"[supervisor]\nlisten = 9090":                                             `must be a string, not an integer (9090) (write "off" or an address such as "0.0.0.0:9090", the port at most 65535)`,
+		"[adapters]\nbeads = false":                                               `adapters.beads must be a string, not a boolean (false) ()`,
+		"[adapters]\npods = 'local-jss'":                                          `not "local-jss" (use "local-solid-rs")`,
+		"[adapters]\nbeads = 'local-jss'":                                         `not "local-jss" ()`,
+		"[sovereign_mesh.relay]\nbind = '0.0.0.0:7777'":                           `sovereign_mesh.relay.bind must be an address or a name without a port, such as "127.0.0.1", not "0.0.0.0:7777"`,
+		"[integrations.solid_pod_rs]\nbind = 'http://h'":                          `integrations.solid_pod_rs.bind must be an address or a name without a port,`,
+		"[api]\ncors_origins = ['*']":                                             `api.cors_origins[0] must be an origin such as`,
+		"[supervisor]\nimage = 'Web:1.2'":                                         `supervisor.image must be an image reference such as "registry.example.org/web:1.2", not "Web:1.2"`,
+		"[programs.API]":                                                          "programs.API: the name must have 1 to 63 characters: lower-case letters, digits, and after the first also '_', '.' and '-' (did you mean api?)",
+		"[programs.-x]":                                                           "also '_', '.' and '-' ()",
 		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"tcp//log:1\"":       `must be a URL such as https://logs.example/ingest, or tcp://logs.example:514 for syslog, not "tcp//log:1" ()`,
 		"[supervisor.log.forward.a]\ntype = \"loki\"\nurl = \"htps://log/token\"": `not "htps://log/…" ()`,
 	} {

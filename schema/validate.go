@@ -194,8 +194,10 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	if isString && slices.Contains(s.enum, text) {
 		return
 	}
-	hint := retiredValues[text]
-	if near, ok := Nearest(text, s.enum); ok && hint == "" {
+	hint := ""
+	if now := retiredValues[text]; slices.Contains(s.enum, now) {
+		hint = "use " + Quote(now)
+	} else if near, ok := Nearest(text, s.enum); ok {
 		hint = "did you mean " + Quote(near) + "?"
 	}
 	v.report(m, false, value, secretive(s, value), v.here()+" must be "+QuoteList(s.enum)+but(s, value), hint)
@@ -397,12 +399,13 @@ var retiredKeys = map[string]string{
 	"bootstrap.stop_grace":            "use supervisor.stop_grace",
 }
 
-// retiredValues are values that older versions accepted.
+// retiredValues are values that older versions accepted, and what replaces them at the keys that take the
+// replacement.
 var retiredValues = map[string]string{
-	"local-jss":  `retired; use "local-solid-rs"`,
-	"rnostr":     `dropped; use "nostr-rs-relay"`,
-	"local-rocm": `use "ollama-rocm"`,
+	"local-jss":  "local-solid-rs",
+	"rnostr":     "nostr-rs-relay",
+	"local-rocm": "ollama-rocm",
 	// Restart policies of supervisord and of container engines.
-	"unexpected":     `use "on-failure"`,
-	"unless-stopped": `use "always"`,
+	"unexpected":     "on-failure",
+	"unless-stopped": "always",
 }

@@ -57,7 +57,7 @@ func (b *box) serveRelay() {
 // runRelay opens the relay and serves it until the box is stopped or it fails.
 func (b *box) runRelay(m *schema.Manifest) error {
 	settings := m.SovereignMesh.Relay
-	l, err := b.ports.listen(b.stopped, relayListener, b.relayAddress())
+	l, err := b.ports.listen(b.stopped, relayListener, relayAddress(b.manifest()))
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
 )
 
 // ports holds the listeners that were opened before the first program started: a program that is
@@ -69,15 +71,15 @@ func (p *ports) close() {
 // holdPorts opens the listeners of the box.
 func (b *box) holdPorts() {
 	b.ports.hold(map[string]string{
-		probes.ManagementListener: b.addresses.Management, probes.MetricsListener: b.addresses.Metrics, relayListener: b.relayAddress(),
+		probes.ManagementListener: b.addresses.Management, probes.MetricsListener: b.addresses.Metrics, relayListener: relayAddress(b.manifest()),
 	})
 }
 
-// relayAddress is where the relay inside agentinit listens.
-func (b *box) relayAddress() string {
-	m := b.manifest()
+// relayAddress is where the relay inside agentinit listens. The brackets that other relays want around an IPv6
+// address are allowed.
+func relayAddress(m *schema.Manifest) string {
 	if !embedded(m) {
 		return bootstrap.Off
 	}
-	return net.JoinHostPort(m.SovereignMesh.Relay.Bind, strconv.Itoa(m.SovereignMesh.Relay.Port))
+	return net.JoinHostPort(strings.Trim(m.SovereignMesh.Relay.Bind, "[]"), strconv.Itoa(m.SovereignMesh.Relay.Port))
 }

@@ -6,7 +6,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
 )
 
 // While a port is held, no other listener can be opened there. listen hands the held one out once.
@@ -58,4 +60,18 @@ func TestPortsAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
+}
+
+func TestRelayAddress(t *testing.T) {
+	var m schema.Manifest
+	r := &m.SovereignMesh.Relay
+	if got := relayAddress(&m); got != bootstrap.Off {
+		t.Errorf("without a relay: %s", got)
+	}
+	r.Enabled, r.Implementation, r.Port = true, bootstrap.RelayEmbedded, 7777
+	for bind, want := range map[string]string{"127.0.0.1": "127.0.0.1:7777", "::1": "[::1]:7777", "[::1]": "[::1]:7777", "localhost": "localhost:7777"} {
+		if r.Bind = bind; relayAddress(&m) != want {
+			t.Errorf("%s: %s, want %s", bind, relayAddress(&m), want)
+		}
+	}
 }

@@ -239,7 +239,7 @@ func generated() *Catalogue {
 			Programs: map[string]map[string]interface{}{
 				"solid-pod": map[string]interface{}{
 					"command":   []interface{}{"agentctl", "pod-server", "--storage", "."},
-					"directory": "{integrations.solid_pod_rs.storage_root}",
+					"directory": "${SOLID_POD_ROOT:-{integrations.solid_pod_rs.storage_root}}",
 					"environment": map[string]interface{}{
 						"HOME":                       "${WORKSPACE:-/workspace}",
 						"JSS_BASE_URL":               "{integrations.solid_pod_rs.base_url}",
@@ -257,7 +257,7 @@ func generated() *Catalogue {
 						"JSS_QUOTA_DEFAULT_BYTES":    "{integrations.solid_pod_rs.quota_default_bytes}",
 						"JSS_RATE_LIMIT_PER_SEC":     "{integrations.solid_pod_rs.rate_limit_per_sec}",
 						"JSS_STORAGE":                "{integrations.solid_pod_rs.storage}",
-						"JSS_STORAGE_ROOT":           "{integrations.solid_pod_rs.storage_root}",
+						"JSS_STORAGE_ROOT":           "${SOLID_POD_ROOT:-{integrations.solid_pod_rs.storage_root}}",
 						"JSS_V04_COMPAT":             "{integrations.solid_pod_rs.jss_v04_compat}",
 						"RUST_LOG":                   "{integrations.solid_pod_rs.log_level}",
 					},

@@ -183,6 +183,17 @@ environment = { TWICE = "${FROM_FILE}${FROM_FILE}" }`, map[string]string{"PATH":
 	}
 }
 
+// The pod server uses the directory that SOLID_POD_ROOT names, as bootstrap and /ready do.
+func TestPodServerDirectory(t *testing.T) {
+	text := "[sovereign_mesh]\nenabled = true\n[adapters]\npods = \"local-solid-rs\"\n[integrations.solid_pod_rs]\nstorage_root = \"/pods\"\n"
+	for root, want := range map[string]string{"": "/pods", "/data/pods": "/data/pods"} {
+		p := find(t, mustResolve(t, text, plan.Facts{Env: map[string]string{"SOLID_POD_ROOT": root}}), "solid-pod")
+		if p.Spec.Directory != want || env(p)["JSS_STORAGE_ROOT"] != want {
+			t.Errorf("SOLID_POD_ROOT=%q: directory %s, JSS_STORAGE_ROOT %s", root, p.Spec.Directory, env(p)["JSS_STORAGE_ROOT"])
+		}
+	}
+}
+
 // A secret reaches a program that names it in any form, and no other program.
 func TestSecretsAreNamed(t *testing.T) {
 	facts := plan.Facts{

@@ -216,7 +216,8 @@ func isBool(v any) bool {
 }
 
 // undecodable records which keys of a program are unusable. It reports only findings about the
-// catalogue: schema.Load has reported the others.
+// catalogue: schema.Load has reported the others. In a document with violations, such as a port 0, the
+// catalogue's keys can be unusable because of them.
 func (r *resolver) undecodable(s *source, findings []schema.Finding) {
 	s.violated = map[string]bool{}
 	for _, f := range findings {
@@ -225,7 +226,7 @@ func (r *resolver) undecodable(s *source, findings []schema.Finding) {
 		if _, written := s.written[top]; written {
 			continue
 		}
-		if _, written := r.m.Supervisor.Defaults[top]; written {
+		if _, written := r.m.Supervisor.Defaults[top]; written || len(r.doc.Violations()) > 0 {
 			continue
 		}
 		r.report("E132", schema.Finding{Message: "program " + s.name + " of the catalogue: " + f.Message}, "programs", s.name)

@@ -33,7 +33,8 @@ func adapterRules() []Rule {
 }
 
 func externalWithoutMesh(d *schema.Document, _ Facts) (out []schema.Finding) {
-	if clientWithURL(d) {
+	lacks, hint := clientLacks(d)
+	if lacks == "" {
 		return nil
 	}
 	for _, slot := range d.Keys("adapters") {
@@ -41,8 +42,7 @@ func externalWithoutMesh(d *schema.Document, _ Facts) (out []schema.Finding) {
 		if v != "external" {
 			continue
 		}
-		f := atKeys(d, []string{"adapters", slot}, schema.Path("adapters", slot)+` = "external" needs federation.mode = "client" (is `+
-			said(d, "federation.mode")+") and a federation.external_url", "set both, or give the slot a local class")
+		f := atKeys(d, []string{"adapters", slot}, schema.Path("adapters", slot)+` = "external" `+lacks, hint+", or give the slot a local class")
 		out = append(out, valued(f, v))
 	}
 	return out

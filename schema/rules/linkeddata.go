@@ -183,7 +183,7 @@ func handoffOrder(d *schema.Document) []schema.Finding {
 	if !ok || order == "after" {
 		return nil
 	}
-	return one(shown(d, key, key+` must be "after"`, `write "after", or nothing`))
+	return one(shown(d, key, key+` must be "after"`, `write "after", or leave the key out`))
 }
 
 func didResolverOff(d *schema.Document) []schema.Finding {

@@ -57,10 +57,11 @@ func relayAlone(d *schema.Document) []schema.Finding {
 }
 
 func externalRelay(d *schema.Document) []schema.Finding {
-	if !d.Is(relay+".implementation", "external") || clientWithURL(d) {
+	lacks, hint := clientLacks(d)
+	if lacks == "" || !d.Is(relay+".implementation", "external") {
 		return nil
 	}
-	return one(shown(d, relay+".implementation", relay+`.implementation = "external" needs federation.mode = "client" (is `+said(d, "federation.mode")+") and a federation.external_url", `set both, or use "nostr-rs-relay"`))
+	return one(shown(d, relay+".implementation", relay+`.implementation = "external" `+lacks, hint+`, or use "nostr-rs-relay"`))
 }
 
 func relayEverywhere(d *schema.Document) []schema.Finding {

@@ -149,8 +149,17 @@ func isNonEmptyList(d *schema.Document, path string) bool {
 	return ok && len(l) > 0
 }
 
-// clientWithURL reports whether the box is a client and has an external URL. External
-// implementations need both.
-func clientWithURL(d *schema.Document) bool {
-	return d.Is("federation.mode", "client") && d.NonEmpty("federation.external_url")
+// clientLacks says what the box lacks to be a client with an external URL, which external implementations
+// need, and what to do. Both are empty if it lacks neither.
+func clientLacks(d *schema.Document) (lacks, hint string) {
+	client, url := d.Is("federation.mode", "client"), d.NonEmpty("federation.external_url")
+	switch {
+	case client && url:
+		return "", ""
+	case client:
+		return `with federation.mode = "client" needs federation.external_url`, "set it"
+	case url:
+		return `with federation.external_url needs federation.mode = "client" (is ` + said(d, "federation.mode") + ")", "set it"
+	}
+	return `needs federation.mode = "client" (is ` + said(d, "federation.mode") + ") and federation.external_url", "set both"
 }

@@ -63,6 +63,29 @@ func (k *kernel) end(name string, run uint64) {
 
 func (k *kernel) Notices() <-chan supervisor.Notice { return k.notices }
 
+// TestWaitBeforePrograms: until the boot comes to the programs, a wait for them neither succeeds nor finds
+// that there is no such program.
+func TestWaitBeforePrograms(t *testing.T) {
+	box := controltest.New()
+	sup, err := supervisor.New(supervisor.Config{Processes: &kernel{notices: make(chan supervisor.Notice)}, Bus: box.Bus}, nil)
+	must(t, err)
+	ran := make(chan supervisor.Result, 1)
+	go func() { ran <- sup.Run(context.Background()) }()
+	defer func() { sup.Shutdown("the test is over"); <-ran }()
+	cfg := box.Own()
+	cfg.Supervisor = sup
+	c := dial(t, cfg)
+	for _, names := range [][]string{nil, {"web"}} {
+		_, err = c.Wait(t.Context(), api.WaitQuery{Names: names, For: api.ForRunning, Timeout: time.Millisecond})
+		code(t, err, api.CodeTimeout)
+	}
+	sup.Boot()
+	_, err = c.Wait(t.Context(), api.WaitQuery{For: api.ForRunning})
+	must(t, err)
+	_, err = c.Wait(t.Context(), api.WaitQuery{Names: []string{"web"}, For: api.ForRunning})
+	code(t, err, api.CodeUnknownProgram)
+}
+
 // TestWithTheRealLoop checks what control expects of the supervisor: which requests it refuses, and
 // that a change is visible before its event.
 func TestWithTheRealLoop(t *testing.T) {

@@ -128,7 +128,14 @@ func missing(report api.Readiness) string {
 func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) (any, error) {
 	holds := conditions[req.For]
 	for {
-		programs := s.cfg.Supervisor.Snapshot().Programs
+		snapshot := s.cfg.Supervisor.Snapshot()
+		programs := snapshot.Programs
+		if snapshot.Phase != supervisor.Running && len(programs) == 0 { // the boot has not come to the programs, or has failed
+			if err := w.next(ctx); err != nil {
+				return nil, api.Errorf(endOfWait(err), "no program has started yet; agentctl boot shows the phases of the boot")
+			}
+			continue
+		}
 		if len(req.Names) > 0 {
 			var err error
 			if programs, err = resolve(req.Names, programs); err != nil {
