@@ -400,7 +400,7 @@ func Tree(name, path string, secret bool, swap func(func() error) error) Part {
 		Name: name, Secret: secret,
 		Snapshot: func(ctx context.Context, dir string) error { return copyTree(ctx, path, dir) },
 		Serving: func() bool {
-			f, err := os.Open(path)
+			f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0) // without the flag, it would wait for a writer of a FIFO
 			if err != nil {
 				return false
 			}

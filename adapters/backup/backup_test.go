@@ -48,6 +48,20 @@ func TestCopyTreeFollowsNothing(t *testing.T) {
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
 
+// A restore asks whether a tree is in use. A program may have put a FIFO in place of the tree.
+func TestWhatIsInPlaceOfATree(t *testing.T) {
+	dir := t.TempDir()
+	full, fifo := filepath.Join(dir, "full"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.MkdirAll(filepath.Join(full, "task"), 0o700), mkfifo(fifo)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{full: true, filepath.Join(full, "task"): false, fifo: false, filepath.Join(dir, "none"): false} {
+		if got := Tree("tasks", path, false, nil).Serving(); got != want {
+			t.Errorf("%s: serving is %t", path, got)
+		}
+	}
+}
+
 // A program can make a file that no backup can read in time. The copy of it must end with its context.
 func TestACopyEndsWithItsContext(t *testing.T) {
 	from := t.TempDir()

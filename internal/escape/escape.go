@@ -18,13 +18,18 @@ func AppendRune(out []byte, r rune) []byte {
 	return append(out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// JSON escapes DEL and the obeyed characters of valid JSON: JSON allows them in strings. It returns
-// text itself if there are none.
+// JSON escapes DEL and the obeyed characters of valid JSON: JSON allows them in strings. A carriage return
+// can only be white space there, and becomes a blank: a terminal would write what follows it over what is
+// before it. JSON returns text itself if there are none of all these.
 func JSON(text []byte) []byte {
 	var out []byte
 	start := 0
 	for i := 0; i < len(text); {
-		if text[i] < 0x7f {
+		if c := text[i]; c < 0x7f {
+			if c == '\r' {
+				out = append(append(out, text[start:i]...), ' ')
+				start = i + 1
+			}
 			i++
 			continue
 		}

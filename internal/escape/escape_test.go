@@ -21,10 +21,11 @@ func TestObeyedHasUnicodesCharacters(t *testing.T) {
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"a":"` + "\u0085\u009b2J\u2028\u202eä\x7f\u061c" + `"}`))
 	f.Add([]byte(`["plain"]`))
+	f.Add([]byte("{\"a\":\r[1\r,\"\\r\"]\r}\r\n"))
 	f.Add([]byte("\"\xff\u0085\""))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got := JSON(text)
-		if bytes.ContainsFunc(got, func(r rune) bool { return r == 0x7f || Obeyed(r) }) {
+		if bytes.ContainsFunc(got, func(r rune) bool { return r == '\r' || r == 0x7f || Obeyed(r) }) {
 			t.Fatalf("%q", got)
 		}
 		var before, after any

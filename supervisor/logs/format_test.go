@@ -32,6 +32,7 @@ func TestAppendJSON(t *testing.T) {
 		{"controls", "\x00\x1b[m\x7f", `,"msg":"\u0000\u001b[m\u007f"}`},
 		{"obeyed by terminals", "\u009b2J\u202e\u2028ä", `,"msg":"\u009b2J\u202e\u2028ä"}`},
 		{"obeyed, in an object", `{"k` + "\u0085" + `":["` + "\u009b2J\u202eä\x7f" + `"]}`, `,"k\u0085":["\u009b2J\u202eä\u007f"]}`},
+		{"spoofed, from the first column of a terminal", "{\"a\":\r{\"level\":\"info\"}\r,\"b\":\"\\r\"\r}", `,"a": {"level":"info"} ,"b":"\r"}`},
 		{"spoofed, in a key that is escaped", `{"agentbox.` + "\u009b" + `":1}`, `,"app_agentbox.\u009b":1}`},
 		{"not UTF-8", "a\xffb", `,"msg":"a` + "\ufffd" + `b"}`},
 		{"object", `{"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`, `,"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`},
@@ -63,13 +64,13 @@ func TestAppendJSONOfAPiece(t *testing.T) {
 // For any output of a program, the result is one line of valid JSON, and the keys of agentinit have
 // agentinit's values.
 func FuzzAppendJSON(f *testing.F) {
-	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`, `{"time":1,"app_time":2,"\u0061pp_time":3}`} {
+	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`, "{\"a\":\r1}", `{"time":1,"app_time":2,"\u0061pp_time":3}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		text = bytes.ReplaceAll(text, []byte{'\n'}, nil)
 		out := appendJSON(&batch{now: noon}, "web", Stdout, 7, text, false)
-		if bytes.IndexByte(out, '\n') != len(out)-1 || !utf8.Valid(out) {
+		if bytes.IndexAny(out, "\r\n") != len(out)-1 || !utf8.Valid(out) {
 			t.Fatalf("not one line of UTF-8: %q", out)
 		}
 		var members map[string]json.RawMessage

@@ -86,7 +86,7 @@ func freeBelow(top uint64) bool {
 
 func (o *Owner) openIO(c *Command) (*childIO, error) {
 	if c.TTY && (c.Foreground || c.SameSession) {
-		return nil, &StartError{Op: "terminal", Err: errors.New("a new terminal needs a session of its own")}
+		return nil, &StartError{Op: opTerminal, Err: errors.New("a new terminal needs a session of its own")}
 	}
 	io := &childIO{}
 	n := max(3, len(c.Files))
@@ -103,7 +103,7 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 		if err := io.openTerminal(c, files); err != nil {
 			io.closeOurSide()
 			io.closeChildSide()
-			return nil, &StartError{Op: "terminal", Err: err}
+			return nil, &StartError{Op: opTerminal, Err: err}
 		}
 	}
 	io.fds = make([]uintptr, n)

@@ -200,17 +200,21 @@ func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 		collectGarbage(t)
 		// On a loaded machine, a process may be killed before it has asked the file system. It does not
 		// hang then.
-		for o.hung.Load() == 0 {
-			_, err := o.Start(shape(Command{Path: dir + "/program"}))
+		hung := dir + "/program"
+		for own := false; !own; _, own = o.hung.count(hung) {
+			_, err := o.Start(shape(Command{Path: hung}))
 			if err == nil || !strings.Contains(err.Error(), "its exec did not happen within 100ms") {
 				t.Fatalf("got %v", err)
 			}
 		}
-		o.hung.Add(maxHung - 1)
-		if _, err := o.Start(shape(sh("exit 3"))); err == nil || !strings.Contains(err.Error(), "8 starts hang in the kernel") {
-			t.Errorf("with every thread for that in use: %v", err)
+		o.hung.add("another", maxHung-1)
+		if _, err := o.Start(shape(sh("exit 3"))); err == nil || !strings.Contains(err.Error(), "8 starts hang in the kernel") || !Starved(err) {
+			t.Errorf("with every thread for that in use: %v; starved: %t", err, Starved(err))
 		}
-		o.hung.Add(1 - maxHung)
+		if _, err := o.Start(shape(Command{Path: hung})); !errors.Is(err, errHang) || Starved(err) {
+			t.Errorf("a file that hangs itself: %v; starved: %t", err, Starved(err))
+		}
+		o.hung.add("another", 1-maxHung)
 		o.execPatience = execPatience
 		p := mustStart(t, o, shape(sh("exit 3")))
 		if e := next(t, o, p.ID, Exited); e.Code() != 3 {

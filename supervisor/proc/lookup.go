@@ -37,10 +37,20 @@ func (e *StartError) Error() string {
 func (e *StartError) Unwrap() error { return e.Err }
 
 // Starved tells whether a start failed because all processes together use what the box or the machine has:
-// processes, memory or open files. A limit of the command's own is not meant.
+// processes, memory, open files or terminals, or the threads of agentinit for starts that hang. A limit of
+// the command's own is not meant, and neither is a program file that hangs itself.
 func Starved(err error) bool {
+	if errors.Is(err, unix.ENFILE) {
+		return true
+	}
 	e, ok := errors.AsType[*StartError](err)
-	return errors.Is(err, unix.ENFILE) || ok && e.Op == opFork && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM))
+	switch {
+	case !ok:
+		return false
+	case e.Op == opTerminal:
+		return errors.Is(err, unix.ENOSPC) // kernel.pty.max of pty(7) is reached
+	}
+	return e.Op == opFork && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, errHang))
 }
 
 // ShellStatus is what a shell exits with: 127 when the command was not found,

@@ -100,8 +100,8 @@ type Owner struct {
 	lastCap        int  // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
-	hung                    atomic.Int32 // starts that were given up but still hang in the kernel
-	noListener              atomic.Bool  // the kernel refused a listener, and Report was told
+	hung                    hungStarts
+	noListener              atomic.Bool // the kernel refused a listener, and Report was told
 	refusalsOnce            sync.Once
 	mute                    sync.Once                // Report was told that another filter prevents a listener
 	refused                 atomic.Pointer[refusals] // nil until the first use, and if the kernel refuses it

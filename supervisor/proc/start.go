@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -154,13 +155,46 @@ const prodEvery = 2 * time.Millisecond
 // one of agentinit's threads.
 const maxHung = 8
 
+var errHang = errors.New("starts hang in the kernel")
+
+// hungStarts counts, by program file, the starts that were given up but still hang in the kernel.
+type hungStarts struct {
+	mu    sync.Mutex
+	files map[string]int
+}
+
+func (h *hungStarts) add(file string, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.files == nil {
+		h.files = map[string]int{}
+	}
+	if h.files[file] += n; h.files[file] == 0 {
+		delete(h.files, file)
+	}
+}
+
+// count returns how many starts hang, and whether one of them is of that file.
+func (h *hungStarts) count(file string) (n int, own bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, of := range h.files {
+		n += of
+	}
+	return n, h.files[file] > 0
+}
+
 // launch makes the process, waits for its exec and registers it. The mutex is not held meanwhile,
 // because that may take long and several starts may run at once. If the reaper meets an exit whose
 // process it does not know yet, it parks the exit; register takes it.
 func (o *Owner) launch(c *Command, p *process, path string, env []string, io *childIO) error {
-	if n := o.hung.Load(); n >= maxHung {
-		return &StartError{Op: opFork, Err: fmt.Errorf("%d starts hang in the kernel", n),
+	if n, own := o.hung.count(path); n >= maxHung {
+		err := &StartError{Op: opFork, Err: fmt.Errorf("%d %w", n, errHang),
 			Hint: "the server of a file system with program files does not answer"}
+		if own { // it is one of those that take the threads: see Starved
+			err.Op, err.Path = opCommand, path
+		}
+		return err
 	}
 	for {
 		err := o.attempt(c, p, path, env, io)
@@ -246,8 +280,8 @@ func (o *Owner) execute(l *launch, p *process, path string, by *launcher) error 
 		waited := time.Since(began)
 		late = waited >= o.execPatience
 		if waited >= o.execPatience+time.Second {
-			o.hung.Add(1)
-			go func() { <-done; o.hung.Add(-1) }()
+			o.hung.add(path, 1)
+			go func() { <-done; o.hung.add(path, -1) }()
 			return o.errLate(path)
 		}
 		o.mu.Lock()

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"net/url"
@@ -81,7 +82,7 @@ func (p Probe) DialectOf() (d Dialect, ok bool) {
 // String says what the probe waits for.
 func (p Probe) String() string {
 	d, _ := p.DialectOf()
-	target := p.Target
+	target := p.Shown()
 	switch d.Value {
 	case CommandValue:
 		target = strings.Join(p.Argv, " ")
@@ -89,6 +90,22 @@ func (p Probe) String() string {
 		target = strconv.Quote(p.Target)
 	}
 	return strings.Replace(d.Words, "%s", target, 1)
+}
+
+// Shown is the target without the password that a URL may contain.
+func (p Probe) Shown() string {
+	u, err := url.Parse(p.Target)
+	if err != nil || u.User == nil {
+		return p.Target
+	}
+	return u.Redacted()
+}
+
+// MarshalJSON writes the target without a password, because whoever may read a plan may read it.
+func (p Probe) MarshalJSON() ([]byte, error) {
+	type plain Probe
+	p.Target = p.Shown()
+	return json.Marshal(plain(p))
 }
 
 // ReadyBy is what a program declares as its readiness, in words and without secrets; "" if it

@@ -1,6 +1,8 @@
 package program
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"testing"
 )
@@ -12,6 +14,8 @@ func TestProbesInWords(t *testing.T) {
 		fd    int
 	}{
 		{Probe{Dialect: "http", Target: "http://x/"}, "HTTP http://x/", 0},
+		{Probe{Dialect: "http", Target: "http://me:hush@x/a?b=c d"}, "HTTP http://me:xxxxx@x/a?b=c d", 0},
+		{Probe{Dialect: "http", Target: "http://me:${PW}@x/"}, "HTTP http://me:${PW}@x/", 0},
 		{Probe{Dialect: "exec", Argv: []string{"pg_isready", "-q"}}, "the command pg_isready -q", 0},
 		{Probe{Dialect: "log", Target: `up "now"`}, `a line of output that matches "up \"now\""`, 0},
 		{Probe{Dialect: "fd", Target: "3"}, "a newline on descriptor 3", 3},
@@ -21,6 +25,15 @@ func TestProbesInWords(t *testing.T) {
 		if got := c.probe.String(); got != c.want || c.probe.Descriptor() != c.fd {
 			t.Errorf("%+v is %q with descriptor %d", c.probe, got, c.probe.Descriptor())
 		}
+	}
+}
+
+// Who may read a program's specification may not read the password of its probe.
+func TestProbeAsJSONHasNoPassword(t *testing.T) {
+	spec := Spec{Readiness: Readiness{Probes: []Probe{{Dialect: "http", Target: "http://me:hush@x/"}}}}
+	text, err := json.Marshal(spec)
+	if err != nil || !bytes.Contains(text, []byte(`"target":"http://me:xxxxx@x/"`)) || bytes.Contains(text, []byte("hush")) {
+		t.Errorf("%s: %v", text, err)
 	}
 }
 

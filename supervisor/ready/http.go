@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -79,12 +78,8 @@ func (c *asking) Close() error {
 }
 
 func httpDialect(_ *Watcher, _ Target, p program.Probe) dialect {
-	name := p.Target
-	if u, err := url.Parse(p.Target); err == nil {
-		name = u.Redacted()
-	}
 	poll := func(ctx context.Context) error { return httpGet(ctx, p.Target) }
-	return dialect{name: "http " + name, poll: poll}
+	return dialect{name: "http " + p.Shown(), poll: poll}
 }
 
 func httpGet(ctx context.Context, target string) error {
