@@ -103,8 +103,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 func (l *lab) targets() []target {
-	all := []target{l.beadsLocal(), l.beadsExternal()}
-	all = append(all, l.solid()...)
+	all := []target{l.beadsLocal(), l.beadsExternal(), l.podsLocal(), l.podsExternal()}
 	all = append(all, l.memory()...)
 	return append(all, l.eventsLocal(), l.eventsExternal(), l.agentsLocal(), l.agentsBridge())
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
 )
 
 // document is the text that is written, about a kilobyte.
@@ -18,32 +21,56 @@ var document = fmt.Sprintf(`{"@context":"https://schema.org/","@id":"#it","name"
 const n3Patch = `@prefix solid: <http://www.w3.org/ns/solid/terms#>.
 <#patch> a solid:InsertDeletePatch; solid:inserts { <#it> <http://schema.org/keyword> "k%d". }.`
 
-// solid measures both classes on one Community Solid Server, each class in its own tree. For
-// local-solid-rs, this server replaces the pod server program that a box has at
-// integrations.solid_pod_rs.base_url. The rows measure the class together with that server.
-func (l *lab) solid() []target {
-	var url string
-	start := func(ctx context.Context) (err error) {
-		if url == "" {
-			url, err = l.keep(foreign.Solid(ctx, nil))
+// podsLocal measures the class together with the pod server of a box, which the box itself starts.
+func (l *lab) podsLocal() target {
+	return solidTarget("local-solid-rs, the pod server of a box", func(ctx context.Context) (*pods.Solid, error) {
+		port, err := foreign.FreePort()
+		if err != nil {
+			return nil, err
 		}
-		return err
-	}
-	of := func(class, tree string, build func(pods.Config) (*pods.Solid, error)) target {
-		return solidTarget(class, func(ctx context.Context) (adapters.Pods, error) {
-			if err := start(ctx); err != nil {
-				return nil, err
-			}
-			return build(pods.Config{BaseURL: url + tree})
-		})
-	}
-	return []target{
-		of("local-solid-rs, Community Solid Server in the program's place", "/local/", pods.NewLocal),
-		of("external, Community Solid Server on files", "/external/", pods.NewExternal),
-	}
+		b, err := l.box(ctx, "/ready", fmt.Sprintf(`[adapters]
+pods = "local-solid-rs"
+[integrations.solid_pod_rs]
+port = %d
+[sovereign_mesh]
+enabled = true
+[security.exceptions.solid-pod-rs]
+reason = "measured"
+`, port))
+		if err != nil {
+			return nil, err
+		}
+		key, err := l.identity(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		return pods.NewLocal(pods.Config{BaseURL: fmt.Sprintf("http://127.0.0.1:%d", port), Auth: signature{key}, Listener: "127.0.0.1"})
+	})
 }
 
-func solidTarget(class string, build func(context.Context) (adapters.Pods, error)) target {
+// signature authorises requests as agentinit does for this class: by the key of the box (NIP-98). The rows have only bodies that the
+// client holds in memory.
+type signature struct{ key *identity.Key }
+
+func (s signature) Authorize(r *http.Request, body []byte) error {
+	header, err := nip98.Authorization(s.key, r.Method, r.URL.String(), body, time.Now(), nip98.Headers(r.Header))
+	if err == nil {
+		r.Header.Set("Authorization", header)
+	}
+	return err
+}
+
+func (l *lab) podsExternal() target {
+	return solidTarget("external, Community Solid Server on files", func(ctx context.Context) (*pods.Solid, error) {
+		url, err := l.keep(foreign.Solid(ctx, nil))
+		if err != nil {
+			return nil, err
+		}
+		return pods.NewExternal(pods.Config{BaseURL: url})
+	})
+}
+
+func solidTarget(class string, build func(context.Context) (*pods.Solid, error)) target {
 	const write, read = 300 * time.Millisecond, 150 * time.Millisecond
 	var p adapters.Pods
 	put := func(ctx context.Context, path, kind, text string) error {
@@ -89,7 +116,7 @@ func solidTarget(class string, build func(context.Context) (adapters.Pods, error
 			{"write", write, 20, 0.01, at(func(ctx context.Context, i int) error {
 				return put(ctx, fmt.Sprintf("/w%d/%d", i/100, i), "application/ld+json", document)
 			})},
-			{"patch, JSON Patch by read and write", write, 20, 0.01, after(made("j", "application/json", `{"a":1}`),
+			{"patch, JSON Patch", write, 20, 0.01, after(made("j", "application/json", `{"a":1}`),
 				patch(adapters.DialectJSONPatch, func() string { return `[{"op":"add","path":"/b","value":2}]` }))},
 			{"patch, N3", write, 20, 0.01, after(made("n", "text/turtle", "<#it> <http://schema.org/name> \"measured\"."),
 				patch(adapters.DialectN3, func() string { return fmt.Sprintf(n3Patch, time.Now().UnixNano()) }))},

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
@@ -44,7 +46,8 @@ func (l *lab) box(ctx context.Context, probe, slots string) (*box, error) {
 		return nil, err
 	}
 	cmd := exec.Command(filepath.Join(l.bin, "agentinit"), "--manifest", file, "--root", dir)
-	cmd.Env = append(os.Environ(), "MANAGEMENT_API_KEY="+b.key, "MANAGEMENT_API_HOST=127.0.0.1")
+	cmd.Env = append(os.Environ(), "MANAGEMENT_API_KEY="+b.key, "MANAGEMENT_API_HOST=127.0.0.1",
+		"PATH="+l.bin+":"+os.Getenv("PATH")) // the command of the pod server is agentctl
 	_, err = l.keep(foreign.Start(ctx, cmd, l.dir, foreign.Answers(b.url+probe)))
 	return b, err
 }
@@ -52,6 +55,18 @@ func (l *lab) box(ctx context.Context, probe, slots string) (*box, error) {
 // socket is the path of the manifest's socket "/s" below --root.
 func (b *box) socket() string { return filepath.Join(b.dir, "s") }
 func (b *box) token() string  { return b.key }
+
+// identity is the private key of a box.
+func (l *lab) identity(ctx context.Context, b *box) (*identity.Key, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "agentctl"), "--socket", b.socket(), "identity", "export", "--reveal")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	nsec, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("agentctl identity export: %w: %.200s", err, said.Bytes())
+	}
+	return identity.ParseKey(strings.TrimSpace(string(nsec)))
+}
 
 // request sends one call of the management API; the caller closes the body.
 func (b *box) request(ctx context.Context, method, path string, in any) (*http.Response, error) {

@@ -2,10 +2,12 @@ package rdf
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,47 +22,67 @@ import (
 // nothing is written. So is a document that would be longer than any that Parse reads: one long subject
 // or literal that many triples share takes little memory, and is repeated here.
 func Write(w io.Writer, mediaType string, triples []Triple) error {
+	return WriteParts(w, mediaType, slices.Values([][]Triple{triples}))
+}
+
+// WriteParts is Write for a document of which only one part at a time is to be in memory. In JSON-LD, a subject has
+// one object in each part that it is in. If a part is an error, the parts before it may have been written.
+func WriteParts(w io.Writer, mediaType string, parts iter.Seq[[]Triple]) error {
 	out := &writer{Writer: bufio.NewWriter(w), labels: map[string]string{}, taken: map[string]bool{}}
-	size := 0
+	if mediaType == MediaJSONLD {
+		out.WriteByte('[')
+	}
+	for triples := range parts {
+		if err := out.part(mediaType, triples); err != nil {
+			return err
+		}
+		if _, err := out.WriteString(""); err != nil { // w takes no more
+			return err
+		}
+	}
+	if mediaType == MediaJSONLD {
+		out.WriteString("]\n")
+	}
+	return out.Flush()
+}
+
+// part writes one part, after it has checked all of it.
+func (w *writer) part(mediaType string, triples []Triple) error {
 	for i, t := range triples {
 		subject := i == 0 || triples[i-1].Subject != t.Subject
 		predicate := i == 0 || triples[i-1].Predicate != t.Predicate
 		if subject && !validSubject(t.Subject) || predicate && !validTerm(iri(t.Predicate)) || !validTerm(t.Object) {
 			return errors.New("cannot write a triple: it has a term that RDF does not allow")
 		}
-		size += len(t.Object.Value) + len(t.Object.Datatype)
+		w.size += len(t.Object.Value) + len(t.Object.Datatype)
 		if subject || mediaType == MediaNTriples {
-			size += len(t.Subject.Value)
+			w.size += len(t.Subject.Value)
 		}
 		if predicate || mediaType == MediaNTriples {
-			size += len(t.Predicate)
+			w.size += len(t.Predicate)
 		}
-		if size > maxWritten {
+		if w.size > maxWritten {
 			return tooLarge("the document would be too long")
 		}
-		out.keep(t.Subject)
-		out.keep(t.Object)
+		w.keep(t.Subject)
+		w.keep(t.Object)
 	}
-	var err error
 	switch mediaType {
 	case MediaTurtle:
-		out.turtle(triples)
+		w.turtle(triples)
 	case MediaNTriples:
 		for _, t := range triples {
-			out.term(t.Subject)
-			out.WriteString(" <" + t.Predicate + "> ")
-			out.term(t.Object)
-			out.WriteString(" .\n")
+			w.term(t.Subject)
+			w.WriteString(" <" + t.Predicate + "> ")
+			w.term(t.Object)
+			w.WriteString(" .\n")
 		}
 	case MediaJSONLD:
-		err = out.jsonLD(triples)
+		return w.jsonLD(triples)
 	default:
 		return fmt.Errorf("%w: %q is not a media type of RDF", ErrUnsupported, escape.Line(mediaType, 40))
 	}
-	if err != nil {
-		return err
-	}
-	return out.Flush()
+	return nil
 }
 
 func validSubject(t Term) bool { return t.Kind != Literal && validTerm(t) }
@@ -85,11 +107,13 @@ type writer struct {
 	taken  map[string]bool
 	made   int
 	used   []namespace
+	size   int  // see maxWritten
+	nodes  bool // of JSON-LD were written
 }
 
-// keep keeps the label of a blank node, if a document may have it.
+// keep keeps the label of a blank node, if a document may have it, and if no other node in an earlier part has got it.
 func (w *writer) keep(t Term) {
-	if t.Kind == Blank && plainLabel(t.Value) {
+	if t.Kind == Blank && plainLabel(t.Value) && !w.taken[t.Value] {
 		w.labels[t.Value], w.taken[t.Value] = t.Value, true
 	}
 }
@@ -212,11 +236,13 @@ func (w *writer) turtle(triples []Triple) {
 	}
 }
 
+// declare declares the prefixes that these triples are the first to use.
 func (w *writer) declare(triples []Triple) {
 	all := namespaces()
+	var more []namespace
 	note := func(s string) {
-		if ns, _, ok := split(s, all); ok && !slices.Contains(w.used, ns) {
-			w.used = append(w.used, ns)
+		if ns, _, ok := split(s, all); ok && !slices.Contains(w.used, ns) && !slices.Contains(more, ns) {
+			more = append(more, ns)
 		}
 	}
 	for _, t := range triples {
@@ -229,16 +255,17 @@ func (w *writer) declare(triples []Triple) {
 		}
 		note(t.Object.Datatype)
 	}
-	slices.SortFunc(w.used, func(a, b namespace) int { return strings.Compare(a.prefix, b.prefix) })
-	for _, ns := range w.used {
+	slices.SortFunc(more, func(a, b namespace) int { return strings.Compare(a.prefix, b.prefix) })
+	for _, ns := range more {
 		w.WriteString("@prefix " + ns.prefix + ": <" + ns.iri + ">.\n")
 	}
-	if len(w.used) > 0 {
+	if len(more) > 0 {
 		w.WriteByte('\n')
 	}
+	w.used = append(w.used, more...)
 }
 
-// jsonLD writes an array of one object for each subject, in the order in which they come first.
+// jsonLD writes one object for each subject, in the order in which they come first.
 func (w *writer) jsonLD(triples []Triple) error {
 	at := map[Term]int{}
 	nodes := []map[string]any{}
@@ -257,9 +284,18 @@ func (w *writer) jsonLD(triples []Triple) error {
 		values, _ := nodes[i][t.Predicate].([]any)
 		nodes[i][t.Predicate] = append(values, w.value(t.Object))
 	}
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(nodes)
+	if err := enc.Encode(nodes); err != nil || len(nodes) == 0 {
+		return err
+	}
+	if w.nodes {
+		w.WriteByte(',')
+	}
+	w.nodes = true
+	w.Write(bytes.TrimSuffix(text.Bytes(), []byte("]\n"))[1:])
+	return nil
 }
 
 func (w *writer) id(t Term) string {

@@ -59,6 +59,61 @@ _:keep <http://x/p> _:b0 .
 	}
 }
 
+// Parts make one document. A blank node of a later part does not get the label that one of an earlier part has.
+func TestWriteParts(t *testing.T) {
+	blank := func(label string) Term { return Term{Kind: Blank, Value: label} }
+	parts := [][]Triple{
+		{{iri("http://x/s"), LDP + "contains", blank("a.b")}, {iri("http://x/s"), Type, iri(LDP + "Container")}},
+		{},
+		{{blank("b0"), DCTerms + "modified", text("1", XSD+"integer", "")}},
+		{{blank("a.b"), DCTerms + "title", text("t", "", "")}, {blank("b0"), DCTerms + "title", text("u", "", "")}},
+	}
+	for mediaType, want := range map[string]string{
+		MediaTurtle: `@prefix ldp: <http://www.w3.org/ns/ldp#>.
+
+<http://x/s> ldp:contains _:b0;
+    a ldp:Container.
+@prefix dcterms: <http://purl.org/dc/terms/>.
+@prefix xsd: <http://www.w3.org/2001/XMLSchema#>.
+
+_:b1 dcterms:modified "1"^^xsd:integer.
+_:b0 dcterms:title "t".
+_:b1 dcterms:title "u".
+`,
+		MediaNTriples: `<http://x/s> <http://www.w3.org/ns/ldp#contains> _:b0 .
+<http://x/s> <http://www.w3.org/1999/02/22-rdf-syntax-ns#type> <http://www.w3.org/ns/ldp#Container> .
+_:b1 <http://purl.org/dc/terms/modified> "1"^^<http://www.w3.org/2001/XMLSchema#integer> .
+_:b0 <http://purl.org/dc/terms/title> "t" .
+_:b1 <http://purl.org/dc/terms/title> "u" .
+`,
+		MediaJSONLD: `[{"@id":"http://x/s","@type":["http://www.w3.org/ns/ldp#Container"],"http://www.w3.org/ns/ldp#contains":[{"@id":"_:b0"}]},` +
+			`{"@id":"_:b1","http://purl.org/dc/terms/modified":[{"@type":"http://www.w3.org/2001/XMLSchema#integer","@value":"1"}]},` +
+			`{"@id":"_:b0","http://purl.org/dc/terms/title":[{"@value":"t"}]},{"@id":"_:b1","http://purl.org/dc/terms/title":[{"@value":"u"}]}]` + "\n",
+	} {
+		var out bytes.Buffer
+		if err := WriteParts(&out, mediaType, slices.Values(parts)); err != nil || out.String() != want {
+			t.Errorf("%s: %v\n got %s\nwant %s", mediaType, err, out.String(), want)
+		}
+		if got := collect(t, mediaType, out.String()); len(got) != 5 {
+			t.Errorf("%s: %d triples are read", mediaType, len(got))
+		}
+	}
+	asked := 0
+	endless := func(yield func([]Triple) bool) {
+		for asked++; yield(parts[0]); asked++ {
+		}
+	}
+	if err := WriteParts(full{}, MediaTurtle, endless); !errors.Is(err, errFull) {
+		t.Errorf("to a full disk: %v after %d parts", err, asked)
+	}
+}
+
+var errFull = errors.New("full")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
 func TestWriteRefusals(t *testing.T) {
 	good := Triple{iri("http://x/s"), "http://x/p", text("a", "", "")}
 	with := func(change func(*Triple)) Triple {

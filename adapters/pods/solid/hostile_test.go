@@ -815,6 +815,25 @@ func TestWorkOfJSONPatches(t *testing.T) {
 	}
 }
 
+// Patches of one document do not make each other fail, however many there are.
+func TestManyPatchesOfOneDocument(t *testing.T) {
+	s := serve(t, nil)
+	const clients, each = 16, 25
+	s.put("/one.json", "application/json", "[]").is(201)
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range each {
+				s.do(owner, "PATCH", "/one.json", `[{"op":"add","path":"/-","value":0}]`, "Content-Type", "application/json-patch+json").is(204)
+			}
+		})
+	}
+	all.Wait()
+	if got := strings.Count(s.do(owner, "GET", "/one.json", "").body, "0"); got != clients*each {
+		t.Errorf("%d of %d patches are in the document", got, clients*each)
+	}
+}
+
 // Who loses a right while a body is on its way cannot use it any more. A member is not made in a container that is gone.
 func TestRightsThatAreTakenAway(t *testing.T) {
 	s := serve(t, nil)

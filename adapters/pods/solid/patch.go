@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// patchRounds is how often a patch is applied again because another request has changed the document meanwhile.
+	// patchRounds is how often a patch is applied because another request, which is no patch, has changed the document meanwhile.
 	patchRounds = 5
 	// maxOperations bounds a JSON Patch, and maxPatchWork the sum of the bytes that each step of its paths may look at.
 	maxOperations = 1000
@@ -77,10 +78,46 @@ func (q *request) patch() error {
 	if err := q.allow(needs...); err != nil {
 		return err
 	}
+	defer q.s.patching.enter(q.at.path())()
 	for round := 1; ; round++ {
 		err := q.patchRound(c)
 		if !errors.Is(err, errMoved) || round == patchRounds || q.r.Context().Err() != nil {
 			return err
+		}
+	}
+}
+
+// turns let one patch at a time change a document: otherwise each would make the others begin again, and after patchRounds they would fail.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn // by path
+}
+
+type turn struct {
+	sync.Mutex
+	waiting int // and at work; under turns.mu
+}
+
+// enter waits for a turn. At most maxHeavy of each kind wait, so it is short.
+func (t *turns) enter(path string) (leave func()) {
+	t.mu.Lock()
+	if t.of == nil {
+		t.of = map[string]*turn{}
+	}
+	one := t.of[path]
+	if one == nil {
+		one = &turn{}
+		t.of[path] = one
+	}
+	one.waiting++
+	t.mu.Unlock()
+	one.Lock()
+	return func() {
+		one.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if one.waiting--; one.waiting == 0 {
+			delete(t.of, path)
 		}
 	}
 }

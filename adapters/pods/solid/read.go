@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -83,12 +84,12 @@ func (s *Server) convert(w io.Writer, r resource, as string) (document, error) {
 	if err != nil {
 		return doc, faulty(adapters.CodeUnsupported, "the document has only the form %s: it %s", doc.contentType, err).with(http.StatusNotAcceptable)
 	}
-	return doc, write(w, as, triples, "this form of the document")
+	return doc, write(w, as, slices.Values([][]rdf.Triple{triples}), "this form of the document")
 }
 
 // write writes RDF. Its errors are faults.
-func write(w io.Writer, as string, triples []rdf.Triple, what string) error {
-	err := rdf.Write(w, as, triples)
+func write(w io.Writer, as string, parts iter.Seq[[]rdf.Triple], what string) error {
+	err := rdf.WriteParts(w, as, parts)
 	if _, ok := errors.AsType[*fault](err); err == nil || ok {
 		return err
 	}
@@ -217,29 +218,40 @@ func (s *Server) list(w io.Writer, r resource, as string) (modified time.Time, e
 	return modified, write(w, as, s.listing(r, members), "the listing")
 }
 
-// listing describes a container and its members (LDP 1.0, 5.2).
-func (s *Server) listing(r resource, members []member) []rdf.Triple {
-	here := s.iri(r)
-	out := typesAre(here, rdf.LDP+"Resource", rdf.LDP+"Container", rdf.LDP+"BasicContainer")
-	for _, m := range members {
-		at := s.iri(m.resource)
-		out = append(out, statement(here, rdf.Contains, iri(at)))
+// listing describes a container and its members (LDP 1.0, 5.2). There may be maxMembers, so the description of each member is a
+// part of its own.
+func (s *Server) listing(r resource, members []member) iter.Seq[[]rdf.Triple] {
+	return func(yield func([]rdf.Triple) bool) {
+		here := s.iri(r)
+		out := slices.Grow(typesAre(here, rdf.LDP+"Resource", rdf.LDP+"Container", rdf.LDP+"BasicContainer"), len(members))
+		for _, m := range members {
+			out = append(out, statement(here, rdf.Contains, iri(s.iri(m.resource))))
+		}
+		if !yield(out) {
+			return
+		}
+		for _, m := range members {
+			if !yield(s.about(m)) {
+				return
+			}
+		}
 	}
-	for _, m := range members {
-		at := s.iri(m.resource)
-		types := []string{rdf.LDP + "Resource"}
-		if m.container {
-			types = append(types, rdf.LDP+"Container", rdf.LDP+"BasicContainer")
-		} else if mt := adapters.MediaType(m.contentType); mt != "" {
-			types = append(types, rdf.MediaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
-		}
-		out = append(out, typesAre(at, types...)...)
-		out = append(out,
-			statement(at, rdf.Modified, literal(m.modified.UTC().Format("2006-01-02T15:04:05.000Z"), "dateTime")),
-			statement(at, rdf.Mtime, literal(fmt.Sprint(m.modified.Unix()), "integer")))
-		if !m.container {
-			out = append(out, statement(at, rdf.Size, literal(fmt.Sprint(m.size), "integer")))
-		}
+}
+
+// about describes a member of a container.
+func (s *Server) about(m member) []rdf.Triple {
+	at := s.iri(m.resource)
+	types := []string{rdf.LDP + "Resource"}
+	if m.container {
+		types = append(types, rdf.LDP+"Container", rdf.LDP+"BasicContainer")
+	} else if mt := adapters.MediaType(m.contentType); mt != "" {
+		types = append(types, rdf.MediaTypes+(&url.URL{Path: mt}).EscapedPath()+"#Resource")
+	}
+	out := append(typesAre(at, types...),
+		statement(at, rdf.Modified, literal(m.modified.UTC().Format("2006-01-02T15:04:05.000Z"), "dateTime")),
+		statement(at, rdf.Mtime, literal(fmt.Sprint(m.modified.Unix()), "integer")))
+	if !m.container {
+		out = append(out, statement(at, rdf.Size, literal(fmt.Sprint(m.size), "integer")))
 	}
 	return out
 }

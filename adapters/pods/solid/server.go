@@ -103,12 +103,13 @@ type Server struct {
 	lists   accessLists
 	// heavy are the places of conversions, patches and listings: of who owns the whole tree, and of all others. guests are those of
 	// all requests of the others, asking those of their subscriptions.
-	heavy   [2]chan struct{}
-	guests  chan struct{}
-	asking  asking
-	uploads atomic.Int64 // see maxUploads
-	limits  rate.Limit
-	agents  *rate.Callers[string]
+	heavy    [2]chan struct{}
+	guests   chan struct{}
+	asking   asking
+	patching turns
+	uploads  atomic.Int64 // see maxUploads
+	limits   rate.Limit
+	agents   *rate.Callers[string]
 
 	troubles *rate.Callers[string]
 }

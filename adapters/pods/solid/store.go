@@ -434,9 +434,7 @@ func (s *store) list(r resource) ([]member, time.Time, error) {
 		if entry.Regular {
 			m.contentType = typeOfName(name)
 			if types != nil {
-				if _, err := types.Stat(name); err == nil {
-					m.contentType = typeOf(d, name, 0)
-				}
+				m.contentType = typeIn(types, name, 0)
 			}
 		}
 		if entry.Modified.After(of) {

@@ -1,10 +1,14 @@
 package solid
 
 import (
+	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What others send at once is bounded also before a quota counts it. Who owns the tree is not bound by it.
@@ -36,4 +40,48 @@ func TestUploadsInProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.drop()
+}
+
+// live measures the memory in use when an answer has more bytes than after.
+type live struct {
+	written, after int
+	heap           uint64
+}
+
+func (l *live) Write(b []byte) (int, error) {
+	if l.written += len(b); l.written > l.after && l.heap == 0 {
+		l.heap = heapNow()
+	}
+	return len(b), nil
+}
+
+func heapNow() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A listing is not in memory as a whole: several of a large container at once would take a gigabyte.
+func TestMemoryOfAListing(t *testing.T) {
+	s := opened(t)
+	members := make([]member, 20_000)
+	for i := range members {
+		members[i] = member{resource: root().in("many", true).in(fmt.Sprint(i), false), document: document{contentType: "text/plain", modified: time.Unix(int64(i), 0)}}
+	}
+	for _, as := range rdfTypes {
+		out := &live{after: math.MaxInt}
+		if err := write(out, as, s.listing(root(), members), "the listing"); err != nil {
+			t.Fatal(err)
+		}
+		before := heapNow()
+		out = &live{after: out.written * 9 / 10}
+		if err := write(out, as, s.listing(root(), members), "the listing"); err != nil {
+			t.Fatal(err)
+		}
+		if perMember := (int64(out.heap) - int64(before)) / int64(len(members)); perMember > 100 {
+			t.Errorf("as %s, each member takes %d bytes", as, perMember)
+		}
+	}
+	runtime.KeepAlive(members)
 }

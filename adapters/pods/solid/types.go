@@ -40,13 +40,8 @@ type typed struct {
 	contentType string
 }
 
-// typesOf reads the lines for a document; none if its name tells its type.
-func typesOf(d *safeopen.Directory, name string) []typed {
-	dir, err := d.Below(typesDir)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
+// typesIn reads the lines for a document from a typesDir; none if its name tells its type.
+func typesIn(dir *safeopen.Directory, name string) []typed {
 	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil
@@ -68,7 +63,17 @@ func typesOf(d *safeopen.Directory, name string) []typed {
 // typeOf is the media type of a document. A file that another program has put in the place of one of ours has
 // another inode, as has one that was copied; it keeps the latest type.
 func typeOf(d *safeopen.Directory, name string, inode uint64) string {
-	lines := typesOf(d, name)
+	dir, err := d.Below(typesDir)
+	if err != nil {
+		return typeOfName(name)
+	}
+	defer dir.Close()
+	return typeIn(dir, name, inode)
+}
+
+// typeIn is typeOf for a typesDir.
+func typeIn(dir *safeopen.Directory, name string, inode uint64) string {
+	lines := typesIn(dir, name)
 	for _, l := range lines {
 		if l.inode == inode {
 			return l.contentType

@@ -70,7 +70,7 @@ func (s *Server) tagsOfEmpty(r resource) []string {
 	var out []string
 	for _, as := range rdfTypes {
 		var body bytes.Buffer
-		if rdf.Write(&body, as, s.listing(r, nil)) == nil {
+		if rdf.WriteParts(&body, as, s.listing(r, nil)) == nil {
 			out = append(out, tagOf(body.Bytes()))
 		}
 	}
