@@ -208,7 +208,7 @@ func (s *Supervisor) install(specs []program.Spec) (in installed, err error) {
 	doErr := s.do(context.Background(), func() {
 		l := &s.loop
 		if l.ending.phase != notEnding {
-			err = &Refused{Verb: "apply", Reason: "the box is shutting down"}
+			err = &Refused{Verb: "apply", Reason: shuttingDown, Ending: true}
 			return
 		}
 		in.before = l.specs()

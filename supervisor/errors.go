@@ -16,6 +16,7 @@ type Refused struct {
 	Verb    string // start, stop, restart, signal, apply
 	State   program.State
 	Reason  string
+	Ending  bool // the box is shutting down: no later request will be carried out either
 }
 
 func (e *Refused) Error() string {

@@ -9,6 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
+const shuttingDown = "the box is shutting down"
+
 func (l *loop) refuse(e *entry, verb, reason string) error {
 	return &Refused{Program: e.name, Verb: verb, State: e.m.State, Reason: reason}
 }
@@ -17,7 +19,7 @@ func (l *loop) refuse(e *entry, verb, reason string) error {
 func (l *loop) changeable(e *entry, verb string) error {
 	switch {
 	case l.ending.phase != notEnding:
-		return l.refuse(e, verb, "the box is shutting down")
+		return &Refused{Program: e.name, Verb: verb, State: e.m.State, Reason: shuttingDown, Ending: true}
 	case e.removing:
 		return l.refuse(e, verb, "it is being removed")
 	}

@@ -194,6 +194,9 @@ func (s *supervisorctl) do(ctx context.Context, words []string) {
 	if len(words) == 0 {
 		return
 	}
+	if topic, is := strings.CutPrefix(words[0], "?"); is { // cmd.Cmd of Python
+		words = append(strings.Fields("help "+topic), words[1:]...)
+	}
 	name, args := words[0], words[1:]
 	verb, known := s.verb(name)
 	switch {

@@ -300,7 +300,7 @@ func refusal(err error, p supervisor.Status) *api.Error {
 	switch {
 	case errors.As(err, &refused) && refused.Program != "":
 		p.State = refused.State
-		return about(api.CodeConflict, p, "%s: %s", p.Name, refused.Reason)
+		return about(codeOf(refused), p, "%s: %s", p.Name, refused.Reason)
 	case errors.As(err, &unknown):
 		return about(api.CodeConflict, p, "%s: removed meanwhile", p.Name)
 	case errors.Is(err, supervisor.ErrDone):
@@ -309,6 +309,13 @@ func refusal(err error, p supervisor.Status) *api.Error {
 		return about(api.CodeTimeout, p, "%s: the supervisor did not answer in time", p.Name)
 	}
 	return about(api.CodeFailed, p, "%s: %v", p.Name, err)
+}
+
+func codeOf(r *supervisor.Refused) api.Code {
+	if r.Ending {
+		return api.CodeShuttingDown
+	}
+	return api.CodeConflict
 }
 
 // flatten splits joined errors.

@@ -59,7 +59,7 @@ func restarted(before, now supervisor.Status) (bool, *api.Error) {
 	case now.Run <= before.Run:
 		return halted(now)
 	}
-	if now.State == program.Running {
+	if now.State == program.Running || passed(now) {
 		return true, nil
 	}
 	if now.Schedule != nil && now.Run > before.Run+1 && !resting(now) {
@@ -69,13 +69,26 @@ func restarted(before, now supervisor.Status) (bool, *api.Error) {
 	return ended(now)
 }
 
+// passed: the run was RUNNING and has ended. With start_seconds = 0, both can happen before the waiter
+// looks.
+func passed(p supervisor.Status) bool {
+	switch p.State {
+	case program.Exited, program.Backoff, program.Fatal:
+		return p.RunningAt != nil
+	}
+	return false
+}
+
 // returned is restarted and, if the program declares a readiness, ready.
 func returned(before, now supervisor.Status) (bool, *api.Error) {
 	done, failure := restarted(before, now)
-	if done && failure == nil && !now.Completed {
-		done = now.Ready
+	switch {
+	case !done || failure != nil || now.Completed:
+		return done, failure
+	case passed(now):
+		return ended(now)
 	}
-	return done, failure
+	return now.Ready, nil
 }
 
 func ended(now supervisor.Status) (bool, *api.Error) {

@@ -20,6 +20,9 @@ func at(state program.State, run uint64, facts string) supervisor.Status {
 	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
 	p.Ready = strings.Contains(facts, "ready")
 	p.Completed = strings.Contains(facts, "completed")
+	if strings.Contains(facts, "ran") {
+		p.RunningAt = &time.Time{}
+	}
 	p.Queued, p.Blocked, p.Halting = facts == "queued", facts == "blocked", facts == "halting"
 	if facts == "schedule" {
 		p.Schedule = &program.ScheduleStatus{}
@@ -49,10 +52,13 @@ func TestGoals(t *testing.T) {
 		{program.Running, "queued", "ok ok", "- ok", "- -", "over over"},
 		{program.Running, "halting", "ok ok", "- ok", "- -", "- -"},
 		{program.Backoff, "", "- x", "- x", "- x", "over over"},
+		{program.Backoff, "ran", "- ok", "- ok", "- x", "over over"},
 		{program.Stopping, "", "- -", "- -", "- -", "- -"},
 		{program.Exited, "", "over x", "over x", "over x", "ok ok"},
+		{program.Exited, "ran", "over ok", "over ok", "over x", "ok ok"},
 		{program.Exited, "completed", "over ok", "over ok", "over ok", "ok ok"},
 		{program.Fatal, "", "over x", "over x", "over x", "ok ok"},
+		{program.Fatal, "ran", "over ok", "over ok", "over x", "ok ok"},
 	}
 	seen := make(map[program.State]bool)
 	for _, c := range cases {

@@ -170,7 +170,7 @@ func asProblem(err error) *api.Error {
 	case errors.As(err, &problem):
 		return problem
 	case errors.As(err, &refused):
-		return api.Errorf(api.CodeConflict, "%v", refused)
+		return api.Errorf(codeOf(refused), "%v", refused)
 	case errors.Is(err, supervisor.ErrDone):
 		return api.Errorf(api.CodeShuttingDown, "agentinit is shutting down")
 	case errors.As(err, &tooLarge):

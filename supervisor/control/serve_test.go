@@ -36,11 +36,17 @@ func TestSeveralErrorsAreOneLine(t *testing.T) {
 func TestRefusalsOfTheBoxAreNoFaults(t *testing.T) {
 	for err, code := range map[error]api.Code{
 		&supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}: api.CodeConflict,
+		&supervisor.Refused{Verb: "apply", Ending: true}:                       api.CodeShuttingDown,
 		supervisor.ErrDone:      api.CodeShuttingDown,
 		errors.New("it failed"): api.CodeInternal,
 	} {
 		if got := asProblem(fmt.Errorf("wrapped: %w", err)); got.Code != code {
 			t.Errorf("%v has the code %s and not %s", err, got.Code, code)
+		}
+	}
+	for ending, code := range map[bool]api.Code{false: api.CodeConflict, true: api.CodeShuttingDown} {
+		if got := refusal(&supervisor.Refused{Program: "p", Ending: ending}, supervisor.Status{Name: "p"}); got.Code != code {
+			t.Errorf("of a program, Ending %t: the code %s and not %s", ending, got.Code, code)
 		}
 	}
 }

@@ -310,6 +310,9 @@ func (t *table) account() {
 		if _, err := strconv.ParseUint(umask, 8, 12); err != nil {
 			t.fail("umask", "it is no octal number", "write a umask such as 022")
 		}
+		if t.program == "" { // options.py, daemonize
+			t.c.check("supervisord uses its umask only if it runs in the background, with nodaemon=false; if it did not, drop this line")
+		}
 		t.c.key("umask", umask)
 	}
 	if dir, ok := t.text("directory"); ok && dir != "" {

@@ -85,6 +85,12 @@ func (t *table) logFile(key string) (to, path string) {
 		t.toSyslog()
 		return none, ""
 	}
+	if rest, is := strings.CutPrefix(text, "~/"); is { // supervisord asks os.path.expanduser
+		return file, "${HOME}/" + rest
+	}
+	if strings.HasPrefix(text, "~") {
+		t.c.check("%s = %s: supervisord replaced the word that begins with ~ by the home directory of that user; write that directory", key, t.byKey[key].value)
+	}
 	return file, text
 }
 

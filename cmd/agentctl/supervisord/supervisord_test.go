@@ -32,7 +32,7 @@ func convert(text string, files fstest.MapFS) (string, int, error) {
 }
 
 // box is a machine on which the variables of the tests are set.
-var box = plan.Facts{Env: map[string]string{"PORT": "80", "PATH": "/bin", "HOSTNAME": "box", "X": "x"}}
+var box = plan.Facts{Env: map[string]string{"PORT": "80", "PATH": "/bin", "HOME": "/root", "HOSTNAME": "box", "X": "x"}}
 
 // check returns the errors of agentctl config validate.
 func check(manifest string) (out []schema.Finding) {
@@ -99,6 +99,10 @@ func TestConversions(t *testing.T) {
 		"account by number":   {sleep + "user=1000", []string{"user = 1000"}, 0},
 		"logs": {sleep + "stdout_logfile=/l/a%%%%b\nstdout_logfile_maxbytes=5MB\nstdout_logfile_backups=2\nstderr_logfile=/l/e\nstderr_logfile_backups=2\nstderr_logfile_maxbytes=5MB",
 			[]string{`logs = { backups = 2, max_bytes = "5MiB", path = "/l/a%b", stderr_path = "/l/e" }`}, 0},
+		"logs at home": {sleep + "stdout_logfile=~/a\nstderr_logfile=~www/e", []string{
+			`logs = { path = "${HOME}/a", stderr_path = "~www/e" }`,
+			"# CHECK: stderr_logfile = ~www/e: supervisord replaced the word that begins with ~ by the home directory of that user; write that directory",
+		}, 1},
 		"log limits differ": {sleep + "stdout_logfile=/l/a\nstdout_logfile_maxbytes=0\nstderr_logfile=/l/e\nstderr_logfile_maxbytes=1KB", []string{`logs = { max_bytes = "0", path = "/l/a", stderr_path = "/l/e" }`}, 1},
 		"log of errors":     {sleep + "stdout_logfile=AUTO\nstderr_logfile=/l/e\nstderr_logfile_maxbytes=9", []string{`logs = { max_bytes = "9", stderr_path = "/l/e" }`}, 0},
 		"stderr redirected": {sleep + "stdout_logfile=/l/a\nstderr_logfile=/l/e\nredirect_stderr=yes", []string{`logs = { path = "/l/a" }`}, 0},
@@ -127,7 +131,7 @@ func TestConversions(t *testing.T) {
 		}, 2},
 		"a socket for root": {"[unix_http_server]\nfile=/s\nchmod=0700\nchown=root:root\nusername=u\n" + sleep, nil, 0},
 		"the box": {"[supervisord]\nnodaemon=true\nuser=nobody\numask=027\ndirectory=/srv\nminfds=65536\nminprocs=500\nloglevel=critical\nlogfile=/dev/null\nstrip_ansi=true\n" + sleep,
-			[]string{`user = "nobody"`, `umask = "027"`, `directory = "/srv"`, "nofile = 65536", `level = "error"`}, 3},
+			[]string{`user = "nobody"`, `umask = "027"`, `directory = "/srv"`, "nofile = 65536", `level = "error"`}, 4},
 		"root":     {"[supervisord]\nuser=root\nloglevel=blather\n" + sleep, []string{"!user = \"root\"", `level = "trace"`}, 0},
 		"no equal": {"[supervisord]\n[unix_http_server]\nfile=/s\n[inet_http_server]\nport=1\n[supervisorctl]\n[rpcinterface:supervisor]\n[rpcinterface:x]\n[eventlistener:e]\ncommand=e\n\tf\nevents=process_log\n[fcgi-program:f]\ncommand=f", []string{"# command = e f", "!command"}, 4},
 		"an event listener": {sleep + "[eventlistener:Mail]\ncommand=crashmail -m \"a b\"\nevents=PROCESS_STATE_EXITED, tick_60",

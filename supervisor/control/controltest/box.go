@@ -296,12 +296,12 @@ func (b *Box) RunNow(ctx context.Context, names ...string) error { return b.Star
 
 func (b *Box) start(p *supervisor.Status) {
 	p.Run++
-	p.PID, p.State, p.Ready, p.Reason, p.Since = 1000+int(p.Run), program.Running, true, "", Epoch
+	p.PID, p.State, p.Ready, p.Reason, p.Since, p.RunningAt = 1000+int(p.Run), program.Running, true, "", Epoch, &Epoch
 	switch {
 	case slices.Contains(b.Fails, p.Name):
-		p.State, p.PID, p.Ready, p.Reason = program.Fatal, 0, false, "/bin/"+p.Name+": no such file"
+		p.State, p.PID, p.Ready, p.Reason, p.RunningAt = program.Fatal, 0, false, "/bin/"+p.Name+": no such file", nil
 	case slices.Contains(b.Hold, p.Name):
-		p.State, p.Ready, p.Reason = program.Starting, false, "starting"
+		p.State, p.Ready, p.Reason, p.RunningAt = program.Starting, false, "starting", nil
 	}
 }
 

@@ -83,7 +83,10 @@ func (a action) one(s session, args []any) (any, error) {
 	r := results[0]
 	if code := a.outcome(r); code != 0 {
 		about := name
-		if r.Error != nil && code == failed {
+		switch {
+		case code == shutdownState: // it is about the box
+			about = ""
+		case r.Error != nil && code == failed:
 			about = r.Error.Message
 		}
 		return nil, newFault(code, about)

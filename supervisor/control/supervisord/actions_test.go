@@ -18,6 +18,19 @@ func boxOf(answers map[string]any) *api.Client {
 	})
 }
 
+// While the box shuts down, scripts that wait for this fault give up.
+func TestNoStartInAShutdown(t *testing.T) {
+	box := boxOf(map[string]any{
+		"/v1/status": api.Status{Programs: []api.Program{{Name: "web", Group: "web", State: "STOPPED"}}},
+		"/v1/start":  api.ActionResult{Results: []api.ProgramResult{{Name: "web", Error: api.Errorf(api.CodeShuttingDown, "web: the box is shutting down")}}},
+	})
+	call := "<methodCall><methodName>supervisor.startProcess</methodName><params><param><value>web</value></param></params></methodCall>"
+	got, err := Answer(t.Context(), box, strings.NewReader(call))
+	if err != nil || !strings.Contains(string(got), "<int>6</int>") || !strings.Contains(string(got), "<string>SHUTDOWN_STATE</string>") {
+		t.Errorf("%v %s", err, got)
+	}
+}
+
 // Between the reading of the programs and the request, an apply may have made two instances of one.
 func TestProgramsChangeMeanwhile(t *testing.T) {
 	box := boxOf(map[string]any{
