@@ -148,9 +148,9 @@ func (c PeerClass) complaint(m Misbehaviour, call PeerCall, err error) string {
 	case call.Answer == Followed:
 		codes = append(codes, adapters.CodeTimeout, adapters.CodeUnsupported)
 	}
-	var e *adapters.Error
+	e, ok := errors.AsType[*adapters.Error](err)
 	switch {
-	case !errors.As(err, &e):
+	case !ok:
 		return fmt.Sprintf("an untyped error %v, want one of %v", err, codes)
 	case !slices.Contains(codes, e.Code):
 		return fmt.Sprintf("%v, want one of %v", err, codes)

@@ -325,8 +325,8 @@ func TestInputBackPressure(t *testing.T) {
 
 func TestGrantsNoSecret(t *testing.T) {
 	for _, name := range []string{"MANAGEMENT_API_KEY", "AGENTBOX_NSEC", "NOSTR_PRIVATE_KEY", "RUVECTOR_PG_CONNINFO", "DATABASE_URL", "PG_DSN", "DSN"} {
-		var ce *adapters.ConfigError
-		if _, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{name}}); !errors.As(err, &ce) {
+		_, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{name}})
+		if _, ok := errors.AsType[*adapters.ConfigError](err); !ok {
 			t.Errorf("%s may be granted: %v", name, err)
 		}
 	}

@@ -85,8 +85,7 @@ func readHead(ctx context.Context, r io.Reader) ([]byte, error) {
 
 // unreadable makes an error of the body the caller's error, unless it has a code.
 func unreadable(err error) error {
-	var coded *adapters.Error
-	if errors.As(err, &coded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*adapters.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return adapters.AsError(err)
 	}
 	return adapters.Invalid("body", "cannot be read").Wrap(err)

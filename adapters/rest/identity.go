@@ -77,8 +77,7 @@ func rotateIdentity(q *request) error {
 // keyError is the reason why a key could not be changed. An administrator may see it: it names a file
 // of the box, for example on a full disk.
 func keyError(err error, what string) error {
-	var coded *adapters.Error
-	if err == nil || errors.As(err, &coded) {
+	if _, ok := errors.AsType[*adapters.Error](err); err == nil || ok {
 		return err
 	}
 	return adapters.Unavailable(err, "%s", what)

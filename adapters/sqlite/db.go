@@ -447,9 +447,9 @@ func IsConstraint(err error) bool {
 // ended context is ADAPTER_TIMEOUT. All problems with the file are UNAVAILABLE. sql.ErrNoRows is
 // returned unchanged, because it is not a failure.
 func typed(err error) error {
-	var coded *adapters.Error
+	_, isCoded := errors.AsType[*adapters.Error](err)
 	switch {
-	case err == nil, errors.As(err, &coded), errors.Is(err, sql.ErrNoRows):
+	case err == nil, isCoded, errors.Is(err, sql.ErrNoRows):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return adapters.AsError(err)

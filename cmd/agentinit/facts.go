@@ -42,8 +42,7 @@ type starter struct{ b *box }
 
 func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
 	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
-		var refused *supervisor.Refused
-		if errors.Is(err, supervisor.ErrDone) || errors.As(err, &refused) {
+		if _, ok := errors.AsType[*supervisor.Refused](err); errors.Is(err, supervisor.ErrDone) || ok {
 			// A stop came at the moment of the start, which is not a failure.
 			return nil, &bootstrap.Failure{Code: bootstrap.ExitOK, Reason: "the boot was interrupted", Err: err}
 		}

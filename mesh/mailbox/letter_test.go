@@ -68,8 +68,8 @@ func reasonOf(t *testing.T, err error) string {
 	if err == nil {
 		return ""
 	}
-	var r *Refusal
-	if !errors.As(err, &r) {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
 		t.Fatalf("%v is no Refusal", err)
 	}
 	return r.Reason

@@ -35,9 +35,9 @@ const (
 func decode[T any](body io.Reader) (T, error) {
 	var v, zero T
 	raw, err := io.ReadAll(body)
-	var tooLarge *http.MaxBytesError
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		return zero, err
 	case err == nil && len(bytes.TrimSpace(raw)) == 0:
 		return zero, nil

@@ -187,8 +187,7 @@ func TestStartErrors(t *testing.T) {
 				tc.c.OOMScoreAdj = &score
 			}
 			_, err := o.Start(tc.c)
-			var se *StartError
-			if !errors.As(err, &se) || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
+			if se, ok := errors.AsType[*StartError](err); !ok || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
 				t.Errorf("%s (score %v): got %v", tc.name, scored, err)
 			}
 		}

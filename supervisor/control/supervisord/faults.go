@@ -71,11 +71,10 @@ func faultName(code int) string {
 
 // asFault is the one place that turns an error into a fault.
 func asFault(err error) *fault {
-	var f *fault
-	switch {
-	case errors.As(err, &f):
+	if f, ok := errors.AsType[*fault](err); ok {
 		return f
-	case api.CodeOf(err) == api.CodeShuttingDown:
+	}
+	if api.CodeOf(err) == api.CodeShuttingDown {
 		return newFault(shutdownState, "")
 	}
 	return newFault(failed, err.Error())
