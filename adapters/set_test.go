@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -88,9 +89,7 @@ func (f fakeOrchestrator) Disconnect(ctx context.Context) error { return f.fake.
 
 func beadsFake(f *fake) fakeBeads {
 	f.version = "1.1"
-	if f.impl == "" {
-		f.impl = "local-sqlite"
-	}
+	f.impl = cmp.Or(f.impl, "local-sqlite")
 	return fakeBeads{fake: f, Beads: WrapBeads(nil, nil)}
 }
 

@@ -446,7 +446,7 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 			b.pass(sticky + time.Second)
 			b.is("p", program.Running, "")
 			var said []string
-			for _, what := range strings.Split(b.k.said(), ", ") {
+			for what := range strings.SplitSeq(b.k.said(), ", ") {
 				if strings.HasSuffix(what, " p") {
 					said = append(said, what)
 				}

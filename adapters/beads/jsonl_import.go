@@ -3,6 +3,7 @@ package beads
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -141,12 +142,8 @@ func (r *imported) check() error {
 	if len(r.Labels) > adapters.MaxBeadTags {
 		return adapters.OverLimit("labels", adapters.MaxBeadTags)
 	}
-	if r.IssueType == "" {
-		r.IssueType = "task"
-	}
-	if r.Version < 1 {
-		r.Version = 1
-	}
+	r.IssueType = cmp.Or(r.IssueType, "task")
+	r.Version = max(r.Version, 1)
 	return r.checkStatus()
 }
 
@@ -168,9 +165,7 @@ func (r *imported) checkStatus() error {
 		// In bd an open issue may have an assignee; here a holder is a claim.
 		r.Assignee, r.ClaimedAt, r.LeaseUntil = "", adapters.Time{}, adapters.Time{}
 	case adapters.BeadClosed:
-		if r.CloseReason == "" {
-			r.CloseReason = adapters.DefaultOutcome
-		}
+		r.CloseReason = cmp.Or(r.CloseReason, adapters.DefaultOutcome)
 		if r.ClosedAt.IsZero() {
 			r.ClosedAt = r.UpdatedAt
 		}
@@ -291,9 +286,7 @@ func place(ctx context.Context, tx *sql.Tx, r *imported, byID map[string]*import
 			r.parent, r.parentExtra = d.DependsOnID, d.extra
 		}
 	}
-	if r.parent == "" {
-		r.parent = parentByID(r.ID)
-	}
+	r.parent = cmp.Or(r.parent, parentByID(r.ID))
 	if r.parent == "" {
 		return nil
 	}
@@ -400,10 +393,7 @@ func importEdges(ctx context.Context, tx *sql.Tx, r imported) error {
 }
 
 func importDep(ctx context.Context, tx *sql.Tx, id string, d recordDep) error {
-	dep := adapters.Dep{From: id, To: d.DependsOnID, Type: d.Type}
-	if dep.Type == "" {
-		dep.Type = adapters.DepBlocks
-	}
+	dep := adapters.Dep{From: id, To: d.DependsOnID, Type: cmp.Or(d.Type, adapters.DepBlocks)}
 	if err := adapters.CheckName("dependencies", dep.Type, adapters.MaxDepType); err != nil {
 		return err
 	}

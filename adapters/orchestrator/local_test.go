@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func spawn(t *testing.T, l *Local, spec adapters.AgentSpec) adapters.Agent {
 	t.Helper()
-	if spec.Command == "" {
-		spec.Command = "agent"
-	}
+	spec.Command = cmp.Or(spec.Command, "agent")
 	a, err := l.SpawnAgent(context.Background(), spec)
 	if err != nil {
 		t.Fatal(err)

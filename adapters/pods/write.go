@@ -2,6 +2,7 @@ package pods
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,9 +31,7 @@ func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond a
 	if err != nil {
 		return adapters.Written{}, err
 	}
-	if in.ContentType == "" {
-		in.ContentType = adapters.DefaultPodType
-	}
+	in.ContentType = cmp.Or(in.ContentType, adapters.DefaultPodType)
 	r := wire.Request{
 		Method: http.MethodPut, Path: target, ContentType: in.ContentType, Header: conditions(cond), Accept: "*/*",
 		Expect: done, Keep: kept,

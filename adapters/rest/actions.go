@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -308,9 +309,7 @@ func targetOf(input json.RawMessage) Ref {
 	if json.Unmarshal(input, &in) != nil {
 		return ""
 	}
-	if in.FilePath == "" {
-		in.FilePath = in.Path
-	}
+	in.FilePath = cmp.Or(in.FilePath, in.Path)
 	if in.FilePath == "" {
 		return ""
 	}

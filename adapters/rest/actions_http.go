@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -369,9 +370,7 @@ func (f *actionFollower) obey(data []byte) map[string]any {
 	if err := f.q.unmarshal(data, &o); err != nil {
 		return refusal(err)
 	}
-	if o.Type == "" {
-		o.Type = o.Method
-	}
+	o.Type = cmp.Or(o.Type, o.Method)
 	switch o.Type {
 	case "ping":
 		return map[string]any{"type": "pong", "timestamp": time.Now().UnixMilli()}

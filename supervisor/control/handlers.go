@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -193,9 +194,7 @@ func postShutdown(s *Server, r *http.Request) (any, error) {
 	if len(req.Reason) > maxReason {
 		return nil, api.Errorf(api.CodeBadRequest, "reason is longer than %d bytes", maxReason)
 	}
-	if req.Reason == "" {
-		req.Reason = "asked for through the control socket"
-	}
+	req.Reason = cmp.Or(req.Reason, "asked for through the control socket")
 	s.audit(r, "shutdown", map[string]any{"reason": req.Reason})
 	s.cfg.Supervisor.Shutdown(req.Reason)
 	return api.Accepted{Accepted: true}, nil

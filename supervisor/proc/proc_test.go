@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -41,9 +42,7 @@ func newOwner(t testing.TB, opts Options) *Owner {
 // with other work.
 func patientOwner(t testing.TB, opts Options) *Owner {
 	t.Helper()
-	if opts.KillTimeout == 0 {
-		opts.KillTimeout = patience
-	}
+	opts.KillTimeout = cmp.Or(opts.KillTimeout, patience)
 	o, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
