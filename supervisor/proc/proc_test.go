@@ -71,7 +71,7 @@ func next(t testing.TB, o *Owner, id uint64, kind ExitKind) Exit {
 				return e
 			}
 		case <-timeout:
-			t.Fatalf("no notice of kind %d about process %d; members: %v; stats: %+v", kind, id, o.Members(id), o.Stats())
+			t.Fatalf("no notice of kind %d about process %d; members: %v; stats: %+v", kind, id, o.members(id), o.Stats())
 		}
 	}
 }
