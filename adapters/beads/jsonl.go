@@ -88,7 +88,6 @@ type depMembers struct {
 	Type        string `json:"type"`
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (d *recordDep) UnmarshalJSON(raw []byte) error {
 	var known depMembers
 	if err := json.Unmarshal(raw, &known); err != nil {
@@ -99,7 +98,6 @@ func (d *recordDep) UnmarshalJSON(raw []byte) error {
 	return err
 }
 
-// MarshalJSON implements json.Marshaler.
 func (d recordDep) MarshalJSON() ([]byte, error) {
 	line, err := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type})
 	if err != nil {

@@ -68,7 +68,7 @@ func value(t *time.Time) time.Time {
 	return *t
 }
 
-// metricsPrograms gives the programs to the metrics.
+// metricsPrograms gives the programs to the metrics: it implements probes.Programs.
 type metricsPrograms struct{ b *box }
 
 func (m metricsPrograms) Programs() []probes.ProgramFacts {
@@ -100,7 +100,6 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 	return out
 }
 
-// AgentRefusals implements probes.Programs.
 func (m metricsPrograms) AgentRefusals() map[string][]probes.RefusedCalls {
 	out := map[string][]probes.RefusedCalls{}
 	for template, kinds := range m.b.agents.refusals.List() {

@@ -13,7 +13,6 @@ type fault struct {
 	text string
 }
 
-// Error implements error.
 func (f *fault) Error() string { return f.text }
 
 // The faults of supervisord's interface that occur here, with its numbers.
