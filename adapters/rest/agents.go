@@ -19,10 +19,7 @@ type InputBody struct {
 
 // agentID returns the agent's id from the path. An agent may name only itself.
 func (q *request) agentID() (string, error) {
-	id, err := q.param("id")
-	if err != nil {
-		return "", err
-	}
+	id := q.param("id")
 	if q.who.Role == RoleAgent && q.who.ID != id {
 		return "", adapters.Errorf(adapters.CodePermissionDenied, "an agent may reach itself alone")
 	}

@@ -92,11 +92,7 @@ func rekeyIdentity(q *request) error {
 }
 
 func getDID(q *request) error {
-	did, err := q.param("did")
-	if err != nil {
-		return err
-	}
-	return answer(q, func(i Identity) (map[string]any, error) { return i.Document(did) })
+	return answer(q, func(i Identity) (map[string]any, error) { return i.Document(q.param("did")) })
 }
 
 func getWellKnownDID(q *request) error { return answer(q, Identity.WellKnown) }

@@ -42,12 +42,9 @@ type request struct {
 }
 
 // param returns a parameter of the path, percent-decoded once.
-func (q *request) param(name string) (string, error) {
-	v, err := url.PathUnescape(chi.URLParam(q.Request, name))
-	if err != nil {
-		return "", adapters.Invalid(name, "has a broken percent escape")
-	}
-	return v, nil
+func (q *request) param(name string) string {
+	v, _ := url.PathUnescape(chi.URLParam(q.Request, name)) // in url.URL.EscapedPath no escape is broken
+	return v
 }
 
 // readDeadline and writeDeadline replace the deadlines of the listener; 0 removes them. The errors
