@@ -249,10 +249,7 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 		CompletedAt: now.UTC().Format(event.TimeFormat), Stage: stage, ManifestChecksum: b.Current().Checksum,
 		BootID: b.cfg.BootID, DurationMS: milliseconds(elapsed), Programs: programs,
 	}
-	content, err := json.Marshal(s)
-	if err != nil {
-		content = []byte("{}") // strings and numbers can always be marshalled
-	}
+	content, _ := json.Marshal(s) // strings and numbers always marshal
 	content = append(content, '\n')
 	outcome := done()
 	path := b.cfg.Roots.Sentinel()

@@ -99,10 +99,7 @@ func (d *recordDep) UnmarshalJSON(raw []byte) error {
 }
 
 func (d recordDep) MarshalJSON() ([]byte, error) {
-	line, err := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type})
-	if err != nil {
-		return nil, err
-	}
+	line, _ := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type}) // strings always marshal
 	return appendMembers(line, d.extra), nil
 }
 

@@ -318,13 +318,9 @@ func parentByID(id string) string {
 
 // upsert writes a record if it is new, or newer than the stored one.
 func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportResult) (bool, error) {
-	tags, err := json.Marshal(adapters.TagSet(r.Labels))
-	if err != nil {
-		return false, err
-	}
 	var updated, version int64
 	var parent string
-	err = tx.QueryRowContext(ctx, `SELECT updated_at, version, coalesce(parent_id, '') FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version, &parent)
+	err := tx.QueryRowContext(ctx, `SELECT updated_at, version, coalesce(parent_id, '') FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version, &parent)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		res.Created++
@@ -347,7 +343,7 @@ func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportRe
 			tags = excluded.tags, outcome = excluded.outcome, version = excluded.version, created_at = excluded.created_at, updated_at = excluded.updated_at,
 			claimed_at = excluded.claimed_at, closed_at = excluded.closed_at, defer_until = excluded.defer_until, lease_until = excluded.lease_until, extra = excluded.extra,
 			parent_extra = excluded.parent_extra, origin = excluded.origin, origin_version = excluded.origin_version`,
-		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.Status, r.Priority, r.Assignee, r.CreatedBy, string(tags), r.CloseReason,
+		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.Status, r.Priority, r.Assignee, r.CreatedBy, tagList(r.Labels), r.CloseReason,
 		r.Version, toMS(r.CreatedAt), toMS(r.UpdatedAt), toMS(r.ClaimedAt), toMS(r.ClosedAt), toMS(r.DeferUntil), toMS(r.LeaseUntil), r.extra,
 		r.parentExtra, r.origin, r.Version)
 	if err != nil || r.parent == "" {

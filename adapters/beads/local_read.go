@@ -72,10 +72,7 @@ func edges(ctx context.Context, tx *sql.Tx, beads []adapters.Bead) error {
 	for i, b := range beads {
 		index[b.ID], ids[i] = i, b.ID
 	}
-	list, err := json.Marshal(ids)
-	if err != nil {
-		return err
-	}
+	list, _ := json.Marshal(ids) // strings always marshal
 	rows, err := tx.QueryContext(ctx, `SELECT from_id, to_id, type FROM deps
 		WHERE from_id IN (SELECT value FROM json_each(?)) ORDER BY from_id, to_id, type`, string(list))
 	if err != nil {

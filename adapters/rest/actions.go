@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -292,11 +291,8 @@ func (h ActionHook) action() (Action, error) {
 	if n.TargetNodeID == "" {
 		n.TargetNodeID = targetOf(h.ToolInput)
 	}
-	meta, err := json.Marshal(map[string]string{"tool": adapters.Cut(h.ToolName, 256), "hook": adapters.Cut(h.HookEventName, 256)})
-	if err != nil {
-		return Action{}, fmt.Errorf("cannot write metadata: %w", err)
-	}
-	n.Metadata = meta
+	// Strings always marshal.
+	n.Metadata, _ = json.Marshal(map[string]string{"tool": adapters.Cut(h.ToolName, 256), "hook": adapters.Cut(h.HookEventName, 256)})
 	return n.action()
 }
 
