@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // Import upserts the beads of an export of agentinit or bd. It is one transaction: an error names
@@ -240,11 +241,8 @@ func settle(ctx context.Context, tx *sql.Tx, r imported) error {
 // checkDepth refuses beads of the file that stand too deep. It is one statement, because an import has
 // many beads and hardly ever such a one.
 func checkDepth(ctx context.Context, tx *sql.Tx, written []imported) error {
-	rows, err := tx.QueryContext(ctx, `SELECT id FROM beads WHERE depth > ?`, adapters.MaxBeadDepth)
-	if err != nil {
-		return err
-	}
-	deep, err := collect(rows, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) })
+	deep, err := sqlite.All(ctx, tx, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) },
+		`SELECT id FROM beads WHERE depth > ?`, adapters.MaxBeadDepth)
 	if err != nil {
 		return err
 	}
