@@ -93,11 +93,7 @@ func actionTypesHandler(q *request) error {
 
 func actionStatus(q *request) error { return q.reply(http.StatusOK, q.s.actions.status()) }
 
-func emitAction(q *request) error {
-	var in NewAction
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func emitAction(q *request, in NewAction) error {
 	a, err := in.action()
 	if err != nil {
 		return err
@@ -105,11 +101,7 @@ func emitAction(q *request) error {
 	return q.take([]Action{a})
 }
 
-func emitActions(q *request) error {
-	var in ActionBatch
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func emitActions(q *request, in ActionBatch) error {
 	if len(in.Events) == 0 {
 		return adapters.Invalid("events", "is required")
 	}
@@ -124,11 +116,7 @@ func emitActions(q *request) error {
 	return q.take(all)
 }
 
-func hookAction(q *request) error {
-	var in ActionHook
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func hookAction(q *request, in ActionHook) error {
 	if q.who.Role == RoleAgent && in.SourceAgentID == "" {
 		in.SourceAgentID = quoted(q.who.ID)
 	}

@@ -26,11 +26,7 @@ func (q *request) agentID() (string, error) {
 	return id, nil
 }
 
-func spawnAgent(q *request) error {
-	var in adapters.AgentSpec
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func spawnAgent(q *request, in adapters.AgentSpec) error {
 	a, err := q.s.cfg.Slots.Orchestrator().SpawnAgent(q.Context(), in)
 	if err != nil {
 		return err

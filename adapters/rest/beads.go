@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"iter"
 	"net/http"
@@ -47,24 +48,21 @@ func (q *request) bead(status int, b adapters.Bead, err error) error {
 	return q.reply(status, b)
 }
 
-func createEpic(q *request) error  { return createBead(q, false) }
-func createChild(q *request) error { return createBead(q, true) }
+func createEpic(q *request, in adapters.NewBead) error {
+	return createBead(q, in, q.s.cfg.Slots.Beads().CreateEpic)
+}
 
-func createBead(q *request, child bool) error {
-	var in adapters.NewBead
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func createChild(q *request, in adapters.NewBead) error {
+	return createBead(q, in, q.s.cfg.Slots.Beads().CreateChild)
+}
+
+func createBead(q *request, in adapters.NewBead, create func(context.Context, adapters.NewBead) (adapters.Bead, error)) error {
 	author, err := actorOr(q.Context(), q.who, in.CreatedBy)
 	if err != nil {
 		return err
 	}
 	in.CreatedBy = author
-	make := q.s.cfg.Slots.Beads().CreateEpic
-	if child {
-		make = q.s.cfg.Slots.Beads().CreateChild
-	}
-	b, err := make(q.Context(), in)
+	b, err := create(q.Context(), in)
 	return q.bead(http.StatusCreated, b, err)
 }
 
@@ -94,11 +92,7 @@ func beadAndActor(q *request, body any, named func() string) (id, actor string, 
 	return q.param("id"), actor, err
 }
 
-func closeBead(q *request) error {
-	var in CloseBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func closeBead(q *request, in CloseBody) error {
 	b, err := q.s.cfg.Slots.Beads().Close(q.Context(), q.param("id"), in.Outcome, adapters.CloseOpt{Force: in.Force})
 	return q.bead(http.StatusOK, b, err)
 }
@@ -187,11 +181,7 @@ type changeBody struct {
 	DeferUntil json.RawMessage `json:"defer_until"`
 }
 
-func updateBead(q *request) error {
-	var in changeBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func updateBead(q *request, in changeBody) error {
 	change := in.BeadChange
 	if in.DeferUntil != nil {
 		change.DeferUntil = new(adapters.Time)
@@ -279,11 +269,7 @@ func removeDep(q *request) error {
 	return q.done(q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: q.param("id"), To: v.Get("to"), Type: v.Get("type")}))
 }
 
-func commentBead(q *request) error {
-	var in CommentBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func commentBead(q *request, in CommentBody) error {
 	c, err := q.s.cfg.Slots.Beads().Comment(q.Context(), q.param("id"), in.Text)
 	return q.result(http.StatusCreated, c, err)
 }

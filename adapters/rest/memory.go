@@ -31,12 +31,8 @@ type Deleted struct {
 	Deleted bool `json:"deleted"`
 }
 
-func storeMemory(q *request) error {
+func storeMemory(q *request, in StoreBody) error {
 	ns, key := q.param("ns"), q.param("key")
-	var in StoreBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
 	if in.Value == nil {
 		return adapters.Invalid("value", "is required")
 	}
@@ -99,11 +95,7 @@ func listNamespaces(q *request) error {
 	return part(q, out, func(n adapters.Namespace) string { return n.Name })
 }
 
-func searchMemory(q *request) error {
-	var in SearchBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func searchMemory(q *request, in SearchBody) error {
 	opt := adapters.SearchOpt{
 		Namespace: q.param("ns"), MinScore: in.MinScore, Filter: absentIfNull(in.Filter), Embedding: in.Embedding, Mode: in.Mode,
 	}

@@ -127,6 +127,17 @@ func (q *request) json(out any) error {
 	return q.unmarshal(raw, out)
 }
 
+// fromJSON makes a row's handler of one that takes the JSON body.
+func fromJSON[T any](handle func(*request, T) error) func(*request) error {
+	return func(q *request) error {
+		var in T
+		if err := q.json(&in); err != nil {
+			return err
+		}
+		return handle(q, in)
+	}
+}
+
 // Decoding a list of short values can take 50 times the memory of its text. So only maxDecoding bodies
 // above smallBody are decoded at a time, in the whole server.
 const (

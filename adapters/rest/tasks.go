@@ -81,11 +81,7 @@ func needsTasks(q *request) error {
 	return nil
 }
 
-func startTask(q *request) error {
-	var in TaskRequest
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func startTask(q *request, in TaskRequest) error {
 	t, err := q.s.cfg.Tasks.Start(q.Context(), tasks.Request{Agent: in.Agent, Task: in.Task, Provider: in.Provider})
 	if err != nil {
 		return err
