@@ -50,9 +50,6 @@ func postStop(s *Server, r *http.Request) (any, error) {
 // bootFails gives the reason why the box ends: a required program can no longer become ready before
 // the seal. It is empty otherwise.
 func (s *Server) bootFails() string {
-	if s.cfg.Boot == nil {
-		return ""
-	}
 	if boot := s.cfg.Boot.Boot(); boot.Outcome != api.BootUnderWay && boot.Outcome != api.BootFailed {
 		return ""
 	}

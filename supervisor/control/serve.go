@@ -87,10 +87,6 @@ func takeBody(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Probes == nil {
-		s.fail(w, unsupported("probes"))
-		return
-	}
 	s.bound(w)
 	s.cfg.Probes.ServeHTTP(w, r)
 }
