@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,12 +142,8 @@ func (e *Error) At(slot Slot, method string) *Error {
 		return e
 	}
 	c := *e
-	if c.Slot == "" {
-		c.Slot = slot
-	}
-	if c.Method == "" {
-		c.Method = method
-	}
+	c.Slot = cmp.Or(c.Slot, slot)
+	c.Method = cmp.Or(c.Method, method)
 	return &c
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -88,15 +89,9 @@ func (f EventFilter) Matches(e Event) bool {
 }
 
 func (f EventFilter) matchesKind(kind string) bool {
-	if len(f.Kinds) == 0 {
-		return true
-	}
-	for _, k := range f.Kinds {
-		if k == kind || strings.HasSuffix(k, ".") && strings.HasPrefix(kind, k) {
-			return true
-		}
-	}
-	return false
+	return len(f.Kinds) == 0 || slices.ContainsFunc(f.Kinds, func(k string) bool {
+		return k == kind || strings.HasSuffix(k, ".") && strings.HasPrefix(kind, k)
+	})
 }
 
 // From is where a subscription starts. The zero value is the oldest kept event.

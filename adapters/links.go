@@ -19,7 +19,7 @@ func ParseLinks(h http.Header) []Link {
 			if target, rel, line, ok = nextLink(line); !ok {
 				break
 			}
-			for _, r := range strings.Fields(rel) {
+			for r := range strings.FieldsSeq(rel) {
 				links = append(links, Link{Rel: r, Target: target})
 			}
 		}

@@ -155,7 +155,7 @@ func CheckPodPath(path string) error {
 	if path == "/" {
 		return nil
 	}
-	for _, segment := range strings.Split(strings.TrimSuffix(path[1:], "/"), "/") {
+	for segment := range strings.SplitSeq(strings.TrimSuffix(path[1:], "/"), "/") {
 		if err := checkPodSegment(segment); err != nil {
 			return err
 		}

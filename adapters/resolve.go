@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -94,9 +95,7 @@ func resolveSlot(c Contract, cfg Config, impls map[string]Constructor) (Adapter,
 	a, err := build()
 	if err != nil {
 		if ce, ok := errors.AsType[*ConfigError](err); ok {
-			if ce.Line == 0 {
-				ce.Line = cfg.Lines[c.Slot]
-			}
+			ce.Line = cmp.Or(ce.Line, cfg.Lines[c.Slot])
 			return nil, ce
 		}
 		return nil, &ConfigError{Key: key, Line: cfg.Lines[c.Slot], Message: err.Error(), Err: err}

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -88,9 +89,7 @@ func (f fakeOrchestrator) Disconnect(ctx context.Context) error { return f.fake.
 
 func beadsFake(f *fake) fakeBeads {
 	f.version = "1.1"
-	if f.impl == "" {
-		f.impl = "local-sqlite"
-	}
+	f.impl = cmp.Or(f.impl, "local-sqlite")
 	return fakeBeads{fake: f, Beads: WrapBeads(nil, nil)}
 }
 
@@ -219,8 +218,7 @@ func TestConnectEndsInTimeWhateverTheAdaptersDo(t *testing.T) {
 		if took := time.Since(begin); took > 11*time.Second {
 			t.Errorf("took %v", took)
 		}
-		var fatal *FatalError
-		if !errors.As(err, &fatal) || fatal.Exit != ExitUnavailable || fatal.Slot != SlotOrchestrator {
+		if fatal, ok := errors.AsType[*FatalError](err); !ok || fatal.Exit != ExitUnavailable || fatal.Slot != SlotOrchestrator {
 			t.Errorf("want exit 69 for the orchestrator, got %v", err)
 		}
 		if st := statusOf(s, SlotBeads); st.State != StateDegraded || st.Ready() {
@@ -238,8 +236,7 @@ func TestMismatchIsFatalForEverySlot(t *testing.T) {
 		beads := beadsFake(&fake{connect: func(context.Context) error { return CheckVersion(SlotBeads, "1.0", "2.0", false) }})
 		s := NewSet(resolved(t, beads), Options{})
 		err := s.Connect(t.Context())
-		var fatal *FatalError
-		if !errors.As(err, &fatal) || fatal.Exit != ExitSoftware {
+		if fatal, ok := errors.AsType[*FatalError](err); !ok || fatal.Exit != ExitSoftware {
 			t.Fatalf("want exit 70, got %v", err)
 		}
 		_ = s.Disconnect(context.Background())

@@ -38,7 +38,7 @@ func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
 func readAPIKey(k schema.APIKey, getenv func(string) string) (string, error) {
 	if k.File != "" {
 		text, err := readSecretFile(k.File)
-		if path := (*os.PathError)(nil); errors.As(err, &path) {
+		if path, ok := errors.AsType[*os.PathError](err); ok {
 			// The path in err may be a directory above the file.
 			return "", fmt.Errorf("the file %s: %w; mount it, readable for agentinit, or correct file in the manifest", k.File, path.Err)
 		}

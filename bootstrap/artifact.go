@@ -356,9 +356,7 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 			b.publish(event.Error, EventMissing, fields)
 			missing, features = append(missing, describeMissing(r)), append(features, r.Feature)
 			fails = fails || r.Outcome == ArtifactFailed
-			if first == "" {
-				first = r.ID
-			}
+			first = cmp.Or(first, r.ID)
 		default:
 			b.publish(event.Warn, EventOptionalMissing, fields)
 		}

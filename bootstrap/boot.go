@@ -214,10 +214,10 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	b.mu.Unlock()
 	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
-	var refused *Failure
+	refused, isRefused := errors.AsType[*Failure](err)
 	switch {
 	case err == nil:
-	case errors.As(err, &refused):
+	case isRefused:
 		return Outcome{}, refused
 	case context.Cause(ctx) != nil:
 		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")

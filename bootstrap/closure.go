@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -74,9 +75,7 @@ func closures(ctx context.Context, b *Boot) (Outcome, error) {
 		for _, what := range lacking {
 			missing = append(missing, fmt.Sprintf("%s (of %s): %s", p.Spec.Name, p.Feature, what))
 			features = append(features, p.Feature)
-			if first == "" {
-				first = p.Feature
-			}
+			first = cmp.Or(first, p.Feature)
 		}
 	}
 	if len(missing) > 0 {

@@ -20,36 +20,18 @@ type Code int
 // or of one with on_fatal = "shutdown" (1 instead of 0), 128 + n for a signal, and in init mode the
 // status of the child.
 const (
-	ExitOK               Code = 0
-	ExitInternal         Code = 1
-	ExitUsage            Code = 2
-	ExitManifest         Code = 64 // invalid manifest, bad auth mode, adapters that cannot be resolved
-	ExitImmutableRoot    Code = 65
-	ExitArtifact         Code = 66
-	ExitRequiredFatal    Code = 67
-	ExitSealTimeout      Code = 68
-	ExitOrchestrator     Code = 69
-	ExitContractMismatch Code = 70
-	ExitPrepare          Code = 73
+	ExitOK               Code = 0  // clean shutdown asked for from outside
+	ExitInternal         Code = 1  // internal error
+	ExitUsage            Code = 2  // wrong command line
+	ExitManifest         Code = 64 // the manifest is invalid, MANAGEMENT_API_AUTH_MODE is unknown, or adapters cannot be resolved
+	ExitImmutableRoot    Code = 65 // the image's root is writable and AGENTBOX_STRICT_IMMUTABLE is true
+	ExitArtifact         Code = 66 // a required artifact or closure is missing
+	ExitRequiredFatal    Code = 67 // a required program went FATAL before the seal
+	ExitSealTimeout      Code = 68 // seal timeout with on_seal_timeout = "exit"
+	ExitOrchestrator     Code = 69 // the orchestrator adapter cannot connect
+	ExitContractMismatch Code = 70 // an adapter's peer speaks another MAJOR of the contract
+	ExitPrepare          Code = 73 // a root directory, the control socket, the management key or the identity could not be prepared
 )
-
-// Codes explains every exit status, in order.
-var Codes = []struct {
-	Code    Code
-	Meaning string
-}{
-	{ExitOK, "clean shutdown asked for from outside"},
-	{ExitInternal, "internal error"},
-	{ExitUsage, "wrong command line"},
-	{ExitManifest, "the manifest is invalid, MANAGEMENT_API_AUTH_MODE is unknown, or adapters cannot be resolved"},
-	{ExitImmutableRoot, "the image's root is writable and AGENTBOX_STRICT_IMMUTABLE is true"},
-	{ExitArtifact, "a required artifact or closure is missing"},
-	{ExitRequiredFatal, "a required program went FATAL before the seal"},
-	{ExitSealTimeout, `seal timeout with on_seal_timeout = "exit"`},
-	{ExitOrchestrator, "the orchestrator adapter cannot connect"},
-	{ExitContractMismatch, "an adapter's peer speaks another MAJOR of the contract"},
-	{ExitPrepare, "a root directory, the control socket, the management key or the identity could not be prepared"},
-}
 
 // Failure is the error that ends a boot.
 type Failure struct {

@@ -291,8 +291,8 @@ func (b *Boot) adopt(l *Loaded) {
 }
 
 func manifestFailure(path string, err error) *Failure {
-	var findings Findings
-	if !errors.As(err, &findings) {
+	findings, ok := errors.AsType[Findings](err)
+	if !ok {
 		return fail(ExitManifest, err, "cannot use the manifest %s", path)
 	}
 	return fail(ExitManifest, findings, "the manifest %s has %s", path, plural.Of(len(findings.errors()), "error"))

@@ -31,8 +31,7 @@ func TestAManifestThatAnotherUserOwnsIsRefused(t *testing.T) {
 	}
 	give(t, r.cfg.Roots.Manifest)
 	_, err := r.Reread()
-	var findings Findings
-	if !errors.As(err, &findings) || findings[0].Code != "E000" || !strings.Contains(err.Error(), "belongs to uid 4711") {
+	if findings, ok := errors.AsType[Findings](err); !ok || findings[0].Code != "E000" || !strings.Contains(err.Error(), "belongs to uid 4711") {
 		t.Errorf("got %v", err)
 	}
 }

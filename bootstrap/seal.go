@@ -213,11 +213,11 @@ func seal(ctx context.Context, b *Boot) (Outcome, error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, timeout, errSealTimeout)
 	defer cancel()
 	programs, err := b.waitForPrograms(waiting, b.watcher, b.started)
-	var failure *Failure
+	failure, isFailure := errors.AsType[*Failure](err)
 	switch {
 	case err == nil:
 		return b.completeSeal(programs), nil
-	case errors.As(err, &failure):
+	case isFailure:
 		// This case must come before the check of ctx: the failed program may have ended the box
 		// too, which interrupts the boot at the same moment.
 		return Outcome{}, failure
@@ -249,10 +249,7 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 		CompletedAt: now.UTC().Format(event.TimeFormat), Stage: stage, ManifestChecksum: b.Current().Checksum,
 		BootID: b.cfg.BootID, DurationMS: milliseconds(elapsed), Programs: programs,
 	}
-	content, err := json.Marshal(s)
-	if err != nil {
-		content = []byte("{}") // strings and numbers can always be marshalled
-	}
+	content, _ := json.Marshal(s) // strings and numbers always marshal
 	content = append(content, '\n')
 	outcome := done()
 	path := b.cfg.Roots.Sentinel()

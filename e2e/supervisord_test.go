@@ -72,7 +72,7 @@ func TestSupervisorctlOfSupervisord(t *testing.T) {
 	} {
 		out, err := exec.Command(client, append([]string{"-s", url}, strings.Fields(test.command)...)...).Output()
 		code := 0
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			code = exit.ExitCode()
 		} else if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ func excluded(text string) ([]string, error) {
 		return nil, fmt.Errorf("no source set of the form: difference ../. (unions [ … ])")
 	}
 	var out []string
-	for _, p := range strings.Fields(list[1]) {
+	for p := range strings.FieldsSeq(list[1]) {
 		rel, ok := strings.CutPrefix(p, "../")
 		if !ok {
 			return nil, fmt.Errorf("the source set excludes %q, which is not below ../", p)

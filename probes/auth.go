@@ -110,10 +110,6 @@ type SessionOwner func(r *http.Request) (Principal, error)
 // SetSessions accepts requests with a console session.
 func (a *Auth) SetSessions(owner SessionOwner) { a.sessions.Store(&owner) }
 
-// Bearer returns the holder of a bearer key, in every mode: the login form of the console cannot
-// take a signature.
-func (a *Auth) Bearer(key string) (Principal, error) { return a.bearer(key) }
-
 // TokenOwner returns the holder of a bearer token that is none of the keys, for example a spawned
 // agent. The error is ErrBadCredential for a token without a holder, and ErrCannotTell if the
 // holder cannot be found out now. It must take the same time for every unknown token, and may be
@@ -177,7 +173,7 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 	scheme, rest, _ := strings.Cut(headers[0], " ")
 	switch {
 	case strings.EqualFold(scheme, "Bearer") && a.mode != AuthNIP98:
-		return a.bearer(strings.TrimSpace(rest))
+		return a.Bearer(strings.TrimSpace(rest))
 	case strings.EqualFold(scheme, "Nostr") && a.mode != AuthBearer && a.nostr != nil:
 		p, err := a.nostr.Authenticate(r)
 		if err != nil {
@@ -188,9 +184,10 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 	return Principal{}, a.refuse("none", "scheme", ErrBadCredential)
 }
 
-// bearer compares digests and not keys: they have equal lengths, so the comparison takes constant
-// time.
-func (a *Auth) bearer(token string) (Principal, error) {
+// Bearer returns the holder of a bearer key or token, in every mode: the login form of the console
+// cannot take a signature. It compares digests and not keys: they have equal lengths, so the comparison
+// takes constant time.
+func (a *Auth) Bearer(token string) (Principal, error) {
 	got := sha256.Sum256([]byte(token))
 	if keys := a.keys.Load(); keys != nil {
 		for _, k := range *keys {

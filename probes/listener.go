@@ -65,7 +65,6 @@ func Steady(l net.Listener, failed func(error)) net.Listener {
 	return steady
 }
 
-// Accept implements net.Listener.
 func (l *steadyListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.acceptNow()
@@ -125,7 +124,6 @@ func newBoundedListener(l net.Listener, limit int) *boundedListener {
 	}
 }
 
-// Accept implements net.Listener.
 func (l *boundedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -265,7 +263,6 @@ type boundedConn struct {
 	agent   string // whose request that is; "" if no agent's
 }
 
-// Close implements net.Conn.
 func (c *boundedConn) Close() error {
 	c.owner.mu.Lock()
 	c.owner.forget(c)
@@ -273,7 +270,6 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn.
 func (c *boundedConn) Read(b []byte) (n int, err error) {
 	c.Busy(false)
 	n, err = c.Conn.Read(b)

@@ -3,6 +3,7 @@ package probes
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -196,11 +197,7 @@ func (r *Readiness) settle(q Requirement, how string) {
 }
 
 func (r *Readiness) build() Verdict {
-	list := make([]*entry, 0, len(r.reqs))
-	for _, e := range r.reqs {
-		list = append(list, e)
-	}
-	slices.SortFunc(list, func(a, b *entry) int {
+	list := slices.SortedFunc(maps.Values(r.reqs), func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(kindOrder[a.Kind], kindOrder[b.Kind]), cmp.Compare(a.rank, b.rank))
 	})
 	reqs := make([]Requirement, len(list))

@@ -51,7 +51,6 @@ func (s *scrapes) inTurn(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP implements http.Handler.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &scrapeAnswer{header: w.Header(), status: http.StatusOK, giveUp: func() {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // an error: the connection is closed

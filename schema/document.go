@@ -296,10 +296,6 @@ func (m *mark) value(data []byte, v *unstable.Node, start uint32) {
 	}
 }
 
-// Raw is the tree of values as written. Tables are map[string]any, arrays []any, integers int64 and
-// floats float64. The tree must not be changed.
-func (d *Document) Raw() map[string]any { return d.raw }
-
 // At returns the value at the given keys. A number in brackets ("[0]") is the index of an array.
 func (d *Document) At(keys ...string) (any, bool) {
 	var v any = d.raw

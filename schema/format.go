@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -41,15 +42,7 @@ func sameTree(a, b any) bool {
 		return true
 	case []any:
 		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !sameTree(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
+		return ok && slices.EqualFunc(a, b, sameTree)
 	case float64:
 		b, ok := b.(float64)
 		return ok && (a == b || a != a && b != b)

@@ -49,7 +49,7 @@ func compiled(t testing.TB) *gojsonschema.Schema {
 // libraryCount is how many violations an independent JSON Schema library finds.
 func libraryCount(t testing.TB, s *gojsonschema.Schema, d *Document) int {
 	t.Helper()
-	r, err := s.Validate(gojsonschema.NewGoLoader(d.Raw()))
+	r, err := s.Validate(gojsonschema.NewGoLoader(d.raw))
 	if err != nil {
 		t.Fatal(err)
 	}

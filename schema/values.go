@@ -328,15 +328,6 @@ func (l *StopLadder) fromTOML(v any) error {
 	return nil
 }
 
-// Span is the maximum duration of the ladder.
-func (l StopLadder) Span() Duration {
-	var sum Duration
-	for _, s := range l {
-		sum += s.Wait
-	}
-	return sum
-}
-
 // PassEnvironment says which variables a program inherits from agentinit's own environment: all
 // except secrets (the default), all, none, or the names that match a pattern. A name without * and
 // ? is passed even if it is a secret.

@@ -92,8 +92,8 @@ func TestApplyOfAnInvalidSetChangesNothing(t *testing.T) {
 		b.boot(Config{}, spec("a"))
 		b.pass(time.Second)
 		b.k.forget()
-		var cycle *program.CycleError
-		if _, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("a", argv("x"), needs("b")), spec("b", needs("a"))}); !errors.As(err, &cycle) {
+		_, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("a", argv("x"), needs("b")), spec("b", needs("a"))})
+		if _, ok := errors.AsType[*program.CycleError](err); !ok {
 			t.Errorf("%v", err)
 		}
 		b.pass(time.Minute)
@@ -329,8 +329,7 @@ func TestApplySteps(t *testing.T) {
 				_, err := b.sup.ApplyWith(ctx, func() ([]program.Spec, Steps, error) {
 					return []program.Spec{spec("web", required, argv("new"), slow, c.change)}, b.steps(c.refusal), nil
 				})
-				var refused *Refused
-				if c.stops != errors.As(err, &refused) || !c.stops && !errors.Is(err, c.err) {
+				if _, ok := errors.AsType[*Refused](err); c.stops != ok || !c.stops && !errors.Is(err, c.err) {
 					t.Errorf("got %v, want %v", err, c.err)
 				}
 				if c.leaves {
@@ -370,8 +369,8 @@ func TestApplyDuringShutdownIsRefused(t *testing.T) {
 		b.pass(time.Second)
 		b.sup.Shutdown("x")
 		b.pass(time.Second)
-		var refused *Refused
-		if _, err := b.sup.Apply(b.t.Context(), nil); !errors.As(err, &refused) {
+		_, err := b.sup.Apply(b.t.Context(), nil)
+		if _, ok := errors.AsType[*Refused](err); !ok {
 			t.Errorf("%v", err)
 		}
 	})
@@ -447,7 +446,7 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 			b.pass(sticky + time.Second)
 			b.is("p", program.Running, "")
 			var said []string
-			for _, what := range strings.Split(b.k.said(), ", ") {
+			for what := range strings.SplitSeq(b.k.said(), ", ") {
 				if strings.HasSuffix(what, " p") {
 					said = append(said, what)
 				}

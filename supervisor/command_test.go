@@ -70,8 +70,8 @@ func TestConfine(t *testing.T) {
 			t.Errorf("skipped %v, error %v", skipped, err)
 		}
 		lacking.Required = true
-		var unsupported *UnsupportedError
-		if _, err := Confine(&c, &lacking); !errors.As(err, &unsupported) {
+		_, err := Confine(&c, &lacking)
+		if _, ok := errors.AsType[*UnsupportedError](err); !ok {
 			t.Errorf("required: %v", err)
 		}
 	}

@@ -139,8 +139,8 @@ func TestDrainCountsTowardsTheBudget(t *testing.T) {
 			t.Error(b.sup.Phase())
 		}
 		b.is("p", program.Running, "")
-		var refused *Refused
-		if err := b.sup.Start(b.t.Context(), "p"); !errors.As(err, &refused) {
+		err := b.sup.Start(b.t.Context(), "p")
+		if _, ok := errors.AsType[*Refused](err); !ok {
 			t.Errorf("%v", err)
 		}
 		b.pass(time.Millisecond)

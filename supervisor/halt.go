@@ -1,6 +1,10 @@
 package supervisor
 
-import "github.com/dreamlab-ai/agentinit/supervisor/program"
+import (
+	"slices"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
 
 // halt is the progress of a requested stop of one program. Programs that are asked to stop together
 // stop in the order of the box: the last wave first, and in a wave, dependents before the programs
@@ -66,10 +70,5 @@ func (l *loop) reviveAll() {
 
 // inTheWay tells whether a dependent of e in the same wave must stop first.
 func (l *loop) inTheWay(e *entry) bool {
-	for _, d := range e.dependents {
-		if d.halt != haltNone && d.wave == e.wave && !d.gone() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.dependents, func(d *entry) bool { return d.halt != haltNone && d.wave == e.wave && !d.gone() })
 }

@@ -130,7 +130,6 @@ func (l *laws) breach(format string, args ...any) {
 	l.broken = append(l.broken, fmt.Sprintf(format, args...))
 }
 
-// Start implements Processes.
 func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
 	// A turn of the loop shows the status after it has asked for the start. ErrDone: there is no further turn.
 	_ = l.sup.do(context.Background(), func() {})
@@ -185,10 +184,8 @@ func (l *laws) alive(name string) bool {
 	return l.live[name] != nil
 }
 
-// SignalSoon implements Processes.
 func (l *laws) SignalSoon(requests []SignalRequest) []bool { return everySecond(requests, l.Signal) }
 
-// Signal implements Processes.
 func (l *laws) Signal(r SignalRequest) error {
 	l.mu.Lock()
 	if w := l.runs[r.Program]; w != nil && w.run == r.Run && w.ladder.IsZero() {
@@ -198,7 +195,6 @@ func (l *laws) Signal(r SignalRequest) error {
 	return l.kernel.Signal(r)
 }
 
-// Kill implements Processes.
 func (l *laws) Kill(name string, run uint64) error {
 	l.kernel.mu.Lock()
 	p := l.live[name]
@@ -244,7 +240,6 @@ func (l *laws) judge(r Result) []string {
 	return l.broken
 }
 
-// Notices implements Processes.
 func (l *laws) Notices() <-chan Notice { return l.passed }
 
 // pass forwards the notices of the kernel until done is closed.

@@ -76,19 +76,20 @@ func TestRequests(t *testing.T) {
 		b.pass(time.Second)
 		b.k.forget()
 
-		var refused *Refused
-		if err := b.sup.Start(ctx, "p"); !errors.As(err, &refused) || refused.State != program.Running {
+		err := b.sup.Start(ctx, "p")
+		if refused, ok := errors.AsType[*Refused](err); !ok || refused.State != program.Running {
 			t.Errorf("%v", err)
 		}
-		if err := b.sup.Stop(ctx, "off"); !errors.As(err, &refused) || refused.ProgramName() != "off" || refused.State != program.Stopped {
+		err = b.sup.Stop(ctx, "off")
+		if refused, ok := errors.AsType[*Refused](err); !ok || refused.ProgramName() != "off" || refused.State != program.Stopped {
 			t.Errorf("%v", err)
 		}
-		if err := b.sup.Signal(ctx, "HUP", "off"); !errors.As(err, &refused) {
+		err = b.sup.Signal(ctx, "HUP", "off")
+		if _, ok := errors.AsType[*Refused](err); !ok {
 			t.Errorf("%v", err)
 		}
-		var unknown *UnknownProgram
-		err := b.sup.Restart(ctx, "nosuch", "p")
-		if !errors.As(err, &unknown) || unknown.ProgramName() != "nosuch" {
+		err = b.sup.Restart(ctx, "nosuch", "p")
+		if unknown, ok := errors.AsType[*UnknownProgram](err); !ok || unknown.ProgramName() != "nosuch" {
 			t.Errorf("%v", err)
 		}
 		b.pass(0)

@@ -55,9 +55,7 @@ func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 	if cfg.Processes == nil || cfg.Bus == nil {
 		return nil, errors.New("supervisor: Processes and Bus are required")
 	}
-	if cfg.Barrier == "" {
-		cfg.Barrier = program.BarrierReady
-	}
+	cfg.Barrier = cmp.Or(cfg.Barrier, program.BarrierReady)
 	cfg.StopGrace = cmp.Or(cfg.StopGrace, program.DefaultStopGrace)
 	s := &Supervisor{
 		cfg: cfg, in: newInbox(), done: make(chan struct{}), started: make(chan struct{}),

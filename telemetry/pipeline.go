@@ -187,9 +187,9 @@ func (e exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) err
 	defer context.AfterFunc(e.p.abandoned, cancel)()
 	err := e.p.exporter.ExportSpans(ctx, spans)
 	lost, reason := 0, dropExport
-	var p *partial
+	p, ok := errors.AsType[*partial](err)
 	switch {
-	case errors.As(err, &p):
+	case ok:
 		lost, reason = int(min(p.rejected, int64(len(spans)))), dropRejected
 	case err != nil:
 		lost = len(spans)

@@ -31,12 +31,10 @@ func (p *partial) Error() string { return strings.TrimSpace("the collector rejec
 // retryable reports whether a batch may be sent again after err, and after what minimum delay. If
 // there was no answer at all, the batch may be sent again.
 func retryable(err error) (again bool, after time.Duration) {
-	var p *partial
-	var r *refusal
-	switch {
-	case errors.As(err, &p):
+	if _, ok := errors.AsType[*partial](err); ok {
 		return false, 0
-	case errors.As(err, &r):
+	}
+	if r, ok := errors.AsType[*refusal](err); ok {
 		return r.again, r.after
 	}
 	return true, 0

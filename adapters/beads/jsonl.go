@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // Limits of an import.
@@ -88,7 +89,6 @@ type depMembers struct {
 	Type        string `json:"type"`
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (d *recordDep) UnmarshalJSON(raw []byte) error {
 	var known depMembers
 	if err := json.Unmarshal(raw, &known); err != nil {
@@ -99,12 +99,8 @@ func (d *recordDep) UnmarshalJSON(raw []byte) error {
 	return err
 }
 
-// MarshalJSON implements json.Marshaler.
 func (d recordDep) MarshalJSON() ([]byte, error) {
-	line, err := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type})
-	if err != nil {
-		return nil, err
-	}
+	line, _ := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type}) // strings always marshal
 	return appendMembers(line, d.extra), nil
 }
 
@@ -205,15 +201,11 @@ func exportBatch(ctx context.Context, tx *sql.Tx, where string, args ...any) ([]
 		bead                       adapters.Bead
 		extra, parentExtra, origin string
 	}
-	rows, err := tx.QueryContext(ctx, `SELECT `+columns+`, b.extra, b.parent_extra, iif(b.origin_version = b.version, b.origin, '')
-		FROM beads b WHERE `+where, args...)
-	if err != nil {
-		return nil, err
-	}
-	got, err := collect(rows, func(r *sql.Rows) (x row, err error) {
+	got, err := sqlite.All(ctx, tx, func(r *sql.Rows) (x row, err error) {
 		x.bead, err = scanBead(scanFunc(func(dst ...any) error { return r.Scan(append(dst, &x.extra, &x.parentExtra, &x.origin)...) }))
 		return x, err
-	})
+	}, `SELECT `+columns+`, b.extra, b.parent_extra, iif(b.origin_version = b.version, b.origin, '')
+		FROM beads b WHERE `+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -235,13 +227,9 @@ func exportBatch(ctx context.Context, tx *sql.Tx, where string, args ...any) ([]
 
 // exportDeps are the edges of a bead, that to its parent first.
 func exportDeps(ctx context.Context, tx *sql.Tx, b adapters.Bead, parentExtra string) ([]recordDep, error) {
-	rows, err := tx.QueryContext(ctx, `SELECT from_id, to_id, type, extra FROM deps WHERE from_id = ? ORDER BY to_id, type`, b.ID)
-	if err != nil {
-		return nil, err
-	}
-	deps, err := collect(rows, func(r *sql.Rows) (d recordDep, err error) {
+	deps, err := sqlite.All(ctx, tx, func(r *sql.Rows) (d recordDep, err error) {
 		return d, r.Scan(&d.IssueID, &d.DependsOnID, &d.Type, &d.extra)
-	})
+	}, `SELECT from_id, to_id, type, extra FROM deps WHERE from_id = ? ORDER BY to_id, type`, b.ID)
 	if err != nil || b.ParentID == "" {
 		return deps, err
 	}
@@ -266,17 +254,13 @@ func toRecord(b adapters.Bead) record {
 }
 
 func exportComments(ctx context.Context, tx *sql.Tx, id string) ([]recordComment, error) {
-	rows, err := tx.QueryContext(ctx, `SELECT id, author, text, created_at FROM comments WHERE bead_id = ? ORDER BY created_at, id`, id)
-	if err != nil {
-		return nil, err
-	}
-	return collect(rows, func(r *sql.Rows) (recordComment, error) {
+	return sqlite.All(ctx, tx, func(r *sql.Rows) (recordComment, error) {
 		c := recordComment{IssueID: id}
 		var at int64
 		err := r.Scan((*string)(&c.ID), &c.Author, &c.Text, &at)
 		c.CreatedAt = adapters.AtMillis(at)
 		return c, err
-	})
+	}, `SELECT id, author, text, created_at FROM comments WHERE bead_id = ? ORDER BY created_at, id`, id)
 }
 
 // joinExtra appends the unknown members, sorted, to a record's object.

@@ -3,6 +3,7 @@ package beads
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // Import upserts the beads of an export of agentinit or bd. It is one transaction: an error names
@@ -141,12 +143,8 @@ func (r *imported) check() error {
 	if len(r.Labels) > adapters.MaxBeadTags {
 		return adapters.OverLimit("labels", adapters.MaxBeadTags)
 	}
-	if r.IssueType == "" {
-		r.IssueType = "task"
-	}
-	if r.Version < 1 {
-		r.Version = 1
-	}
+	r.IssueType = cmp.Or(r.IssueType, "task")
+	r.Version = max(r.Version, 1)
 	return r.checkStatus()
 }
 
@@ -168,9 +166,7 @@ func (r *imported) checkStatus() error {
 		// In bd an open issue may have an assignee; here a holder is a claim.
 		r.Assignee, r.ClaimedAt, r.LeaseUntil = "", adapters.Time{}, adapters.Time{}
 	case adapters.BeadClosed:
-		if r.CloseReason == "" {
-			r.CloseReason = adapters.DefaultOutcome
-		}
+		r.CloseReason = cmp.Or(r.CloseReason, adapters.DefaultOutcome)
 		if r.ClosedAt.IsZero() {
 			r.ClosedAt = r.UpdatedAt
 		}
@@ -245,11 +241,8 @@ func settle(ctx context.Context, tx *sql.Tx, r imported) error {
 // checkDepth refuses beads of the file that stand too deep. It is one statement, because an import has
 // many beads and hardly ever such a one.
 func checkDepth(ctx context.Context, tx *sql.Tx, written []imported) error {
-	rows, err := tx.QueryContext(ctx, `SELECT id FROM beads WHERE depth > ?`, adapters.MaxBeadDepth)
-	if err != nil {
-		return err
-	}
-	deep, err := collect(rows, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) })
+	deep, err := sqlite.All(ctx, tx, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) },
+		`SELECT id FROM beads WHERE depth > ?`, adapters.MaxBeadDepth)
 	if err != nil {
 		return err
 	}
@@ -291,9 +284,7 @@ func place(ctx context.Context, tx *sql.Tx, r *imported, byID map[string]*import
 			r.parent, r.parentExtra = d.DependsOnID, d.extra
 		}
 	}
-	if r.parent == "" {
-		r.parent = parentByID(r.ID)
-	}
+	r.parent = cmp.Or(r.parent, parentByID(r.ID))
 	if r.parent == "" {
 		return nil
 	}
@@ -325,13 +316,9 @@ func parentByID(id string) string {
 
 // upsert writes a record if it is new, or newer than the stored one.
 func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportResult) (bool, error) {
-	tags, err := json.Marshal(adapters.TagSet(r.Labels))
-	if err != nil {
-		return false, err
-	}
 	var updated, version int64
 	var parent string
-	err = tx.QueryRowContext(ctx, `SELECT updated_at, version, coalesce(parent_id, '') FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version, &parent)
+	err := tx.QueryRowContext(ctx, `SELECT updated_at, version, coalesce(parent_id, '') FROM beads WHERE id = ?`, r.ID).Scan(&updated, &version, &parent)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		res.Created++
@@ -354,7 +341,7 @@ func upsert(ctx context.Context, tx *sql.Tx, r *imported, res *adapters.ImportRe
 			tags = excluded.tags, outcome = excluded.outcome, version = excluded.version, created_at = excluded.created_at, updated_at = excluded.updated_at,
 			claimed_at = excluded.claimed_at, closed_at = excluded.closed_at, defer_until = excluded.defer_until, lease_until = excluded.lease_until, extra = excluded.extra,
 			parent_extra = excluded.parent_extra, origin = excluded.origin, origin_version = excluded.origin_version`,
-		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.Status, r.Priority, r.Assignee, r.CreatedBy, string(tags), r.CloseReason,
+		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.Status, r.Priority, r.Assignee, r.CreatedBy, tagList(r.Labels), r.CloseReason,
 		r.Version, toMS(r.CreatedAt), toMS(r.UpdatedAt), toMS(r.ClaimedAt), toMS(r.ClosedAt), toMS(r.DeferUntil), toMS(r.LeaseUntil), r.extra,
 		r.parentExtra, r.origin, r.Version)
 	if err != nil || r.parent == "" {
@@ -400,10 +387,7 @@ func importEdges(ctx context.Context, tx *sql.Tx, r imported) error {
 }
 
 func importDep(ctx context.Context, tx *sql.Tx, id string, d recordDep) error {
-	dep := adapters.Dep{From: id, To: d.DependsOnID, Type: d.Type}
-	if dep.Type == "" {
-		dep.Type = adapters.DepBlocks
-	}
+	dep := adapters.Dep{From: id, To: d.DependsOnID, Type: cmp.Or(d.Type, adapters.DepBlocks)}
 	if err := adapters.CheckName("dependencies", dep.Type, adapters.MaxDepType); err != nil {
 		return err
 	}

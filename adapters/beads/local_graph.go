@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // AddDep adds an edge. If the edge exists already, nothing changes.
@@ -130,18 +131,14 @@ func waits(ctx context.Context, tx *sql.Tx, m moment) ([]moment, error) {
 	default: // end, kids
 		stmt = `SELECT ?1, 'g' UNION ALL SELECT id, 'e' FROM beads WHERE parent_id = ?1`
 	}
-	rows, err := tx.QueryContext(ctx, stmt, m.id)
-	if err != nil {
-		return nil, err
-	}
-	return collect(rows, func(r *sql.Rows) (moment, error) {
+	return sqlite.All(ctx, tx, func(r *sql.Rows) (moment, error) {
 		var id, what string
 		err := r.Scan(&id, &what)
 		if err != nil {
 			return moment{}, err
 		}
 		return moment{id, what[0]}, nil
-	})
+	}, stmt, m.id)
 }
 
 func cycleError(from string, came map[moment]moment, end moment) error {

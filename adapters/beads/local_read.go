@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // columns of beads in the order scanBead reads them.
@@ -72,16 +73,10 @@ func edges(ctx context.Context, tx *sql.Tx, beads []adapters.Bead) error {
 	for i, b := range beads {
 		index[b.ID], ids[i] = i, b.ID
 	}
-	list, err := json.Marshal(ids)
-	if err != nil {
-		return err
-	}
-	rows, err := tx.QueryContext(ctx, `SELECT from_id, to_id, type FROM deps
+	list, _ := json.Marshal(ids) // strings always marshal
+	deps, err := sqlite.All(ctx, tx, func(r *sql.Rows) (d adapters.Dep, err error) { return d, r.Scan(&d.From, &d.To, &d.Type) },
+		`SELECT from_id, to_id, type FROM deps
 		WHERE from_id IN (SELECT value FROM json_each(?)) ORDER BY from_id, to_id, type`, string(list))
-	if err != nil {
-		return err
-	}
-	deps, err := collect(rows, func(r *sql.Rows) (d adapters.Dep, err error) { return d, r.Scan(&d.From, &d.To, &d.Type) })
 	if err != nil {
 		return err
 	}
@@ -90,17 +85,13 @@ func edges(ctx context.Context, tx *sql.Tx, beads []adapters.Bead) error {
 		b.Deps = append(b.Deps, d)
 	}
 	// A bead waits for its own blockers and for those of all its ancestors.
-	rows, err = tx.QueryContext(ctx, `WITH RECURSIVE line(bead, node) AS (
+	blockers, err := sqlite.All(ctx, tx, func(r *sql.Rows) (p [2]string, err error) { return p, r.Scan(&p[0], &p[1]) }, `WITH RECURSIVE line(bead, node) AS (
 			SELECT value, value FROM json_each(?)
 			UNION SELECT line.bead, b.parent_id FROM line JOIN beads b ON b.id = line.node WHERE b.parent_id IS NOT NULL)
 		SELECT DISTINCT line.bead, t.id FROM line
 		JOIN beads self ON self.id = line.bead AND self.status <> 'closed'
 		JOIN deps d ON d.from_id = line.node JOIN beads t ON t.id = d.to_id
 		WHERE `+blocking+` ORDER BY line.bead, t.id`, string(list))
-	if err != nil {
-		return err
-	}
-	blockers, err := collect(rows, func(r *sql.Rows) (p [2]string, err error) { return p, r.Scan(&p[0], &p[1]) })
 	for _, p := range blockers {
 		b := &beads[index[p[0]]]
 		b.BlockedBy = append(b.BlockedBy, p[1])

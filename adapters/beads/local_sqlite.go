@@ -231,11 +231,9 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 	var next ending
 	t := now()
 	err := o.db.Write(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, `SELECT id, actor FROM beads WHERE status = 'claimed' AND lease_until BETWEEN 1 AND ? ORDER BY id`, t)
-		if err != nil {
-			return err
-		}
-		told, err = collect(rows, func(r *sql.Rows) (e expired, err error) { return e, r.Scan(&e.id, &e.actor) })
+		var err error
+		told, err = sqlite.All(ctx, tx, func(r *sql.Rows) (e expired, err error) { return e, r.Scan(&e.id, &e.actor) },
+			`SELECT id, actor FROM beads WHERE status = 'claimed' AND lease_until BETWEEN 1 AND ? ORDER BY id`, t)
 		if err != nil {
 			return err
 		}
@@ -299,18 +297,4 @@ func untilDue(due int64) time.Duration {
 		return idleWatch
 	}
 	return min(max(time.Until(time.UnixMilli(due)), 0), idleWatch)
-}
-
-// collect scans all rows and closes them.
-func collect[T any](rows *sql.Rows, scan func(*sql.Rows) (T, error)) ([]T, error) {
-	defer rows.Close()
-	var out []T
-	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
-	}
-	return out, rows.Err()
 }

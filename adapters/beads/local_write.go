@@ -18,6 +18,12 @@ import (
 // idEncoding is base32 in lower case (RFC 4648): no letter looks like a digit.
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
+// tagList is the tags as the table has them.
+func tagList(tags []string) string {
+	text, _ := json.Marshal(adapters.TagSet(tags)) // strings always marshal
+	return string(text)
+}
+
 func newID() string {
 	var b [4]byte
 	// crypto/rand.Read never fails: it ends the process instead.
@@ -114,10 +120,6 @@ func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, dep
 	if in.Priority != nil {
 		priority = *in.Priority
 	}
-	tags, err := json.Marshal(adapters.TagSet(in.Tags))
-	if err != nil {
-		return err
-	}
 	t := now()
 	status, until := adapters.BeadOpen, int64(0)
 	if d := toMS(in.DeferUntil); d > t {
@@ -125,13 +127,14 @@ func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, dep
 	}
 	parentExtra := "{}"
 	if in.ParentID != "" {
+		var err error
 		if parentExtra, err = madeNow(ctx); err != nil {
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, created_by, tags, created_at, updated_at, defer_until, parent_extra)
+	_, err := tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, created_by, tags, created_at, updated_at, defer_until, parent_extra)
 		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, in.Title, in.Description, kind, in.ParentID, depth, status, priority, in.CreatedBy, string(tags), t, t, until, parentExtra)
+		id, in.Title, in.Description, kind, in.ParentID, depth, status, priority, in.CreatedBy, tagList(in.Tags), t, t, until, parentExtra)
 	return err
 }
 
@@ -301,12 +304,8 @@ func assign(b adapters.Bead, c adapters.BeadChange) (assignments []string, args 
 		add(`priority = ?`, *c.Priority)
 	}
 	if c.Tags != nil {
-		tags, err := json.Marshal(adapters.TagSet(*c.Tags))
-		if err != nil {
-			return nil, nil, err
-		}
-		if old, err := json.Marshal(b.Tags); err != nil || string(old) != string(tags) {
-			add(`tags = ?`, string(tags))
+		if set := adapters.TagSet(*c.Tags); !slices.Equal(set, b.Tags) {
+			add(`tags = ?`, tagList(set))
 		}
 	}
 	if c.DeferUntil == nil || c.DeferUntil.Equal(b.DeferUntil.Time) {

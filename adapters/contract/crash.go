@@ -61,8 +61,8 @@ func killOnce(t *testing.T, place string, acked func(line string)) {
 			}
 		}
 	}
-	var exit *exec.ExitError
-	if err := child.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+	err = child.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("the child was not killed: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,9 +55,7 @@ const (
 // Peers runs every method against every misbehaviour. Each call must return an error with the right
 // code within the caller's time limit. The next call, to a good peer, must succeed.
 func Peers(t *testing.T, c PeerClass) {
-	if c.Failed == "" {
-		c.Failed = adapters.CodeUnavailable
-	}
+	c.Failed = cmp.Or(c.Failed, adapters.CodeUnavailable)
 	good := c.Good(t)
 	// The cases mostly wait. All of them run at once, more than t.Parallel would allow, but for the
 	// heavy ones: on a slow machine, the others could not keep their time limits beside these.
@@ -148,9 +147,9 @@ func (c PeerClass) complaint(m Misbehaviour, call PeerCall, err error) string {
 	case call.Answer == Followed:
 		codes = append(codes, adapters.CodeTimeout, adapters.CodeUnsupported)
 	}
-	var e *adapters.Error
+	e, ok := errors.AsType[*adapters.Error](err)
 	switch {
-	case !errors.As(err, &e):
+	case !ok:
 		return fmt.Sprintf("an untyped error %v, want one of %v", err, codes)
 	case !slices.Contains(codes, e.Code):
 		return fmt.Sprintf("%v, want one of %v", err, codes)

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -90,9 +91,7 @@ func recall(ctx context.Context, t testing.TB, m adapters.Memory, key, ns string
 // search searches in opt.Namespace, or else in namespace n, and returns the hits.
 func search(ctx context.Context, t *testing.T, m adapters.Memory, query string, opt adapters.SearchOpt) []adapters.Hit {
 	t.Helper()
-	if opt.Namespace == "" {
-		opt.Namespace = "n"
-	}
+	opt.Namespace = cmp.Or(opt.Namespace, "n")
 	return ok[[]adapters.Hit](t, "search "+query)(m.Search(ctx, query, opt))
 }
 

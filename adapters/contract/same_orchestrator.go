@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,9 +48,7 @@ func (s *agentsScript) spawn(r *rapid.T) {
 		{Args: []string{"print-lines", "3", "line"}}, {Args: []string{"cat"}, Stdin: "first\n"}, {Args: []string{"cat"}, StdinOpen: true},
 		{Command: "no-such-command-anywhere"}, {Args: []string{"exit"}, Cwd: "/etc"}, {Args: []string{"exit"}, TimeoutS: -1}, {Args: []string{"a\x00b"}},
 	}).Draw(r, "agent")
-	if spec.Command == "" {
-		spec.Command = s.prog
-	}
+	spec.Command = cmp.Or(spec.Command, s.prog)
 	spec.Labels = s.labels()
 	made, ok := compare(r, s.twins, "spawnAgent", func(i int, o adapters.Orchestrator) (adapters.Agent, error) {
 		a, err := o.SpawnAgent(s.ctx, spec)

@@ -353,8 +353,7 @@ func TestTargetsThatCannotTakeEventsAreRefused(t *testing.T) {
 		t.Errorf("mcp alone: %v", err)
 	}
 	_, err = NewExternal(ExternalConfig{Dir: "d", Key: "integrations.external_events.url"})
-	var ce *adapters.ConfigError
-	if !errors.As(err, &ce) || ce.Key != "integrations.external_events.url" {
+	if ce, ok := errors.AsType[*adapters.ConfigError](err); !ok || ce.Key != "integrations.external_events.url" {
 		t.Errorf("no url: %v", err)
 	}
 }

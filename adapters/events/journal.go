@@ -179,9 +179,7 @@ func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, e
 			j.torn++
 			continue
 		}
-		if s.first == 0 {
-			s.first = e.Seq
-		}
+		s.first = cmp.Or(s.first, e.Seq)
 		j.seq = max(j.seq, e.Seq)
 		if firstOnly {
 			return nil
@@ -339,9 +337,7 @@ func (j *journal) write(e adapters.Event) error {
 	if n, err := j.file.Write(line); err != nil {
 		return errors.Join(err, j.unwrite(s, n))
 	}
-	if s.first == 0 {
-		s.first = e.Seq
-	}
+	s.first = cmp.Or(s.first, e.Seq)
 	s.mark(e.Seq, s.size)
 	s.size += int64(len(line))
 	if !j.dirty {

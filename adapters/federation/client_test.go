@@ -189,8 +189,8 @@ func TestAnswersToHeartbeat(t *testing.T) {
 
 func TestBadAddresses(t *testing.T) {
 	for _, url := range []string{"", "x", "ftp://h", "http://", "http://u:p@h", "http://h?x", "http://h#x"} {
-		var ce *adapters.ConfigError
-		if _, err := NewClient(ClientConfig{BaseURL: url}); !errors.As(err, &ce) || strings.Contains(err.Error(), "u:p") {
+		_, err := NewClient(ClientConfig{BaseURL: url})
+		if _, ok := errors.AsType[*adapters.ConfigError](err); !ok || strings.Contains(err.Error(), "u:p") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}

@@ -104,10 +104,7 @@ type embedRequest struct {
 }
 
 func (e *httpEmbedder) batch(ctx context.Context, texts []string) ([][]float32, error) {
-	body, err := json.Marshal(embedRequest{e.model, texts, "float"})
-	if err != nil {
-		return nil, adapters.Errorf(adapters.CodeEmbedding, "cannot write the request: %w", err)
-	}
+	body, _ := json.Marshal(embedRequest{e.model, texts, "float"}) // strings always marshal
 	for try := 1; ; try++ {
 		answer, wait, err := e.attempt(ctx, body, try)
 		if err == nil {

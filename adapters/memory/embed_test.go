@@ -270,8 +270,7 @@ func TestEmbedderConfig(t *testing.T) {
 		{Kind: EmbedderHTTP, URL: "http://secret\x7f", Model: "m"}, {Kind: EmbedderHTTP, URL: "http://h", Model: "m", KeyEnv: "TEST_EMPTY"},
 	} {
 		_, err := NewEmbedder(c)
-		var ce *adapters.ConfigError
-		if !errors.As(err, &ce) || strings.Contains(err.Error(), "secret") {
+		if _, ok := errors.AsType[*adapters.ConfigError](err); !ok || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

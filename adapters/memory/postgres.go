@@ -147,14 +147,14 @@ func openPostgres(ctx context.Context, cfg *pgxpool.Config, exact int64, m *Memo
 
 // asPostgres gives a code to an error of the server or of the connection.
 func asPostgres(err error) error {
-	var coded *adapters.Error
-	var server *pgconn.PgError
+	_, isCoded := errors.AsType[*adapters.Error](err)
+	server, isServer := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err == nil, errors.As(err, &coded), errors.Is(err, pgx.ErrNoRows):
+	case err == nil, isCoded, errors.Is(err, pgx.ErrNoRows):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return adapters.AsError(err)
-	case !errors.As(err, &server):
+	case !isServer:
 		e := adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
 		// The text of a ConnectError also names user and database. That of its cause has only address and
 		// reason, one line for each address, and one with and one without TLS.

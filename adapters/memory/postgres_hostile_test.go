@@ -144,8 +144,7 @@ func TestPostgresMisbehaves(t *testing.T) {
 			for _, one := range memoryCalls {
 				p.misbehave(c.mode)
 				err := within(t, one.name, limit, func(ctx context.Context) error { return one.call(ctx, m) })
-				var e *adapters.Error
-				if !errors.As(err, &e) || !slices.Contains(c.want, e.Code) {
+				if e, ok := errors.AsType[*adapters.Error](err); !ok || !slices.Contains(c.want, e.Code) {
 					t.Errorf("%s: %v, want one of %v", one.name, err, c.want)
 				}
 				p.heal()

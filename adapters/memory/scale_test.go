@@ -314,7 +314,7 @@ func TestPostgresPassword(t *testing.T) {
 			if err = m.Connect(t.Context()); !errors.Is(err, adapters.ErrUnavailable) {
 				t.Errorf("Connect: %v, want UNAVAILABLE", err)
 			}
-		} else if ce := new(adapters.ConfigError); !errors.As(err, &ce) {
+		} else if _, ok := errors.AsType[*adapters.ConfigError](err); !ok {
 			t.Errorf("NewPostgres: %v", err)
 		}
 		for ; err != nil; err = errors.Unwrap(err) {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -50,9 +51,7 @@ type search struct {
 // reciprocal rank, scaled so that first in both is 1. Ties go by key in all
 // three.
 func (m *Memory) Search(ctx context.Context, text string, opt adapters.SearchOpt) ([]adapters.Hit, error) {
-	if opt.Mode == "" {
-		opt.Mode = adapters.ModeVector
-	}
+	opt.Mode = cmp.Or(opt.Mode, adapters.ModeVector)
 	if opt.Limit <= 0 {
 		opt.Limit = adapters.DefaultSearchLimit
 	}

@@ -191,11 +191,8 @@ func postFile(ctx context.Context, tx *sql.Tx, sp space, id int64, e entry, fres
 	for i, w := range e.terms {
 		list[i] = [2]int64{w.term, int64(w.tf)}
 	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO postings (ns, term, entry, tf, words, expires_at)
+	text, _ := json.Marshal(list) // numbers always marshal
+	_, err := tx.ExecContext(ctx, `INSERT INTO postings (ns, term, entry, tf, words, expires_at)
 		SELECT ?1, value ->> 0, ?2, value ->> 1, ?3, ?4 FROM json_each(?5) ORDER BY 2`,
 		sp.id, id, e.words, e.expires, string(text))
 	return err
@@ -234,13 +231,15 @@ func (b *file) del(ctx context.Context, namespace, key string, now int64) (found
 	return found && err == nil, err
 }
 
+// idList is the ids as json_each reads them.
+func idList(ids []int64) string {
+	text, _ := json.Marshal(ids) // numbers always marshal
+	return string(text)
+}
+
 // buryAll removes entries of one namespace and records that for slabs.
 func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
-	text, err := json.Marshal(ids)
-	if err != nil {
-		return err
-	}
-	result, err := tx.ExecContext(ctx, "DELETE FROM entries WHERE id IN (SELECT value FROM json_each(?))", string(text))
+	result, err := tx.ExecContext(ctx, "DELETE FROM entries WHERE id IN (SELECT value FROM json_each(?))", idList(ids))
 	if err != nil {
 		return err
 	}
@@ -253,8 +252,8 @@ func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
 		query string
 		args  []any
 	}{
-		{"DELETE FROM postings WHERE entry IN (SELECT value FROM json_each(?))", []any{string(text)}},
-		{"INSERT INTO tombstones (ns, rev, entry) SELECT ?, ?, value FROM json_each(?)", []any{sp.id, sp.rev, string(text)}},
+		{"DELETE FROM postings WHERE entry IN (SELECT value FROM json_each(?))", []any{idList(ids)}},
+		{"INSERT INTO tombstones (ns, rev, entry) SELECT ?, ?, value FROM json_each(?)", []any{sp.id, sp.rev, idList(ids)}},
 		{"UPDATE namespaces SET rev = ?, entries = entries - ? WHERE id = ?", []any{sp.rev, len(ids), sp.id}},
 	} {
 		if _, err := tx.ExecContext(ctx, s.query, s.args...); err != nil {
@@ -346,10 +345,6 @@ func (b *file) stats(ctx context.Context, sp space, now int64) (s stats, err err
 // fetch and keys write +ns. Without the plus, SQLite would walk along an index of the whole
 // namespace instead of looking up the ids.
 func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {
-	text, err := json.Marshal(ids)
-	if err != nil {
-		return nil, err
-	}
 	err = b.each(ctx, func(rows *sql.Rows) error {
 		var r row
 		var raw sql.RawBytes
@@ -361,23 +356,19 @@ func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (lis
 		list = append(list, r)
 		return err
 	}, "SELECT id, rev, key, embedding, metadata, value FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND +ns = ? AND "+live,
-		string(text), sp.id, now)
+		idList(ids), sp.id, now)
 	return list, err
 }
 
 func (b *file) keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error) {
-	text, err := json.Marshal(ids)
-	if err != nil {
-		return nil, err
-	}
 	out := make(map[int64]string, len(ids))
-	err = b.each(ctx, func(rows *sql.Rows) error {
+	err := b.each(ctx, func(rows *sql.Rows) error {
 		var id int64
 		var key string
 		err := rows.Scan(&id, &key)
 		out[id] = key
 		return err
-	}, "SELECT id, key FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND +ns = ?", string(text), sp.id)
+	}, "SELECT id, key FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND +ns = ?", idList(ids), sp.id)
 	return out, err
 }
 

@@ -70,28 +70,20 @@ func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old
 	return &keeper{db}, secret, old, nil
 }
 
-func readReplays(ctx context.Context, tx *sql.Tx) (list []*replay, err error) {
-	rows, err := tx.QueryContext(ctx, "SELECT key, request, at, coalesce(length(answer), -1) FROM answers ORDER BY no")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+func readReplays(ctx context.Context, tx *sql.Tx) ([]*replay, error) {
+	return sqlite.All(ctx, tx, func(r *sql.Rows) (*replay, error) {
 		var key, request []byte
 		var at int64
 		one := &replay{state: replayDone}
-		if err := rows.Scan(&key, &request, &at, &one.size); err != nil {
-			return nil, err
-		}
+		err := r.Scan(&key, &request, &at, &one.size)
 		copy(one.key[:], key)
 		copy(one.request[:], request)
 		one.at = time.UnixMilli(at)
 		if one.size < 0 {
 			one.size, one.state = 0, replayDoubt
 		}
-		list = append(list, one)
-	}
-	return list, rows.Err()
+		return one, err
+	}, "SELECT key, request, at, coalesce(length(answer), -1) FROM answers ORDER BY no")
 }
 
 func (k *keeper) begin(ctx context.Context, key, request [32]byte, dropped [][32]byte) error {

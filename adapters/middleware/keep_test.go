@@ -182,8 +182,8 @@ func crash(t *testing.T, dir, where string) {
 	if err := child.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	var exit *exec.ExitError
-	if err := child.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+	err = child.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("the child was not killed: %v", err)
 	}
 }

@@ -255,10 +255,7 @@ func stringEnd(raw []byte, i int) int {
 }
 
 func jsonString(s string) string {
-	out, err := json.Marshal(s)
-	if err != nil { // strings always marshal
-		return `""`
-	}
+	out, _ := json.Marshal(s) // strings always marshal
 	return string(out)
 }
 

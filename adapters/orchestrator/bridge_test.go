@@ -509,8 +509,7 @@ func TestBoxAsks(t *testing.T) {
 func TestBridgeProtocols(t *testing.T) {
 	for _, protocol := range []string{"http", "mcp", "carrier-pigeon"} {
 		_, err := NewBridge(BridgeConfig{Protocol: protocol})
-		var ce *adapters.ConfigError
-		if !errors.As(err, &ce) || !errors.Is(err, adapters.ErrUnsupported) || ce.Key != "integrations.external_orchestrator.protocol" {
+		if ce, ok := errors.AsType[*adapters.ConfigError](err); !ok || !errors.Is(err, adapters.ErrUnsupported) || ce.Key != "integrations.external_orchestrator.protocol" {
 			t.Errorf("%s: %v", protocol, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func spawn(t *testing.T, l *Local, spec adapters.AgentSpec) adapters.Agent {
 	t.Helper()
-	if spec.Command == "" {
-		spec.Command = "agent"
-	}
+	spec.Command = cmp.Or(spec.Command, "agent")
 	a, err := l.SpawnAgent(context.Background(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -325,8 +324,8 @@ func TestInputBackPressure(t *testing.T) {
 
 func TestGrantsNoSecret(t *testing.T) {
 	for _, name := range []string{"MANAGEMENT_API_KEY", "AGENTBOX_NSEC", "NOSTR_PRIVATE_KEY", "RUVECTOR_PG_CONNINFO", "DATABASE_URL", "PG_DSN", "DSN"} {
-		var ce *adapters.ConfigError
-		if _, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{name}}); !errors.As(err, &ce) {
+		_, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{name}})
+		if _, ok := errors.AsType[*adapters.ConfigError](err); !ok {
 			t.Errorf("%s may be granted: %v", name, err)
 		}
 	}

@@ -240,7 +240,6 @@ func (r *remoteStream) drop() {
 	_ = p.notify(ctx, rpcUnsubscribe, subscription{r.agentID, name})
 }
 
-// Close implements adapters.AgentStream.
 func (r *remoteStream) Close() error {
 	r.once.Do(func() {
 		close(r.closed)

@@ -186,8 +186,8 @@ func (s *session) serve(m message) {
 	if m.ID == nil {
 		return
 	}
-	var failed *rpcError
-	if err != nil && !errors.As(err, &failed) {
+	failed, isFailed := errors.AsType[*rpcError](err)
+	if err != nil && !isFailed {
 		failed = toRPC(err)
 	}
 	// An error ends the session; the reading side reports it.

@@ -23,7 +23,6 @@ func newLocalStream(ctx context.Context, r *ring, from uint64) *localStream {
 	return &localStream{ctx: ctx, ring: r, place: from, closed: make(chan struct{})}
 }
 
-// Next implements adapters.AgentStream.
 func (s *localStream) Next(ctx context.Context) (adapters.AgentEvent, error) {
 	for {
 		if err := s.over(ctx); err != nil {
@@ -54,7 +53,6 @@ func (s *localStream) over(ctx context.Context) error {
 	return streamOver(ctx, s.ctx)
 }
 
-// Close implements adapters.AgentStream.
 func (s *localStream) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return nil

@@ -118,7 +118,7 @@ func (d *dialects) capabilities() []string {
 func acceptPatch(h http.Header) []string {
 	var types []string
 	for _, line := range h.Values("Accept-Patch") {
-		for _, item := range strings.Split(line, ",") {
+		for item := range strings.SplitSeq(line, ",") {
 			mt, _, _ := strings.Cut(item, ";")
 			if mt = strings.ToLower(strings.TrimSpace(mt)); mt != "" {
 				types = append(types, mt)

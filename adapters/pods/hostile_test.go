@@ -621,7 +621,7 @@ func TestChannelsThatMisbehave(t *testing.T) {
 func TestSlowReaderOfAChannel(t *testing.T) {
 	var host string
 	p := channelServer(t, func(h string) string { host = h; return "ws://" + h + "/ws" }, func(ctx context.Context, conn *websocket.Conn) {
-		msg := []byte(fmt.Sprintf(`{"type":"Update","object":"http://%s/c/x"}`, host))
+		msg := fmt.Appendf(nil, `{"type":"Update","object":"http://%s/c/x"}`, host)
 		for conn.Write(ctx, websocket.MessageText, msg) == nil {
 		}
 	})

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -90,10 +91,7 @@ func readRequest(method, target string, opt adapters.ReadOpt) wire.Request {
 			h.Set(name, v)
 		}
 	}
-	accept := opt.Accept
-	if accept == "" {
-		accept = "*/*"
-	}
+	accept := cmp.Or(opt.Accept, "*/*")
 	return wire.Request{
 		Method: method, Path: target, Accept: accept, Header: h, Keep: kept,
 		Expect: []int{http.StatusOK, http.StatusPartialContent, http.StatusNotModified},

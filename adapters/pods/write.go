@@ -2,6 +2,7 @@ package pods
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,9 +31,7 @@ func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond a
 	if err != nil {
 		return adapters.Written{}, err
 	}
-	if in.ContentType == "" {
-		in.ContentType = adapters.DefaultPodType
-	}
+	in.ContentType = cmp.Or(in.ContentType, adapters.DefaultPodType)
 	r := wire.Request{
 		Method: http.MethodPut, Path: target, ContentType: in.ContentType, Header: conditions(cond), Accept: "*/*",
 		Expect: done, Keep: kept,
@@ -85,8 +84,7 @@ func readHead(ctx context.Context, r io.Reader) ([]byte, error) {
 
 // unreadable makes an error of the body the caller's error, unless it has a code.
 func unreadable(err error) error {
-	var coded *adapters.Error
-	if errors.As(err, &coded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*adapters.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return adapters.AsError(err)
 	}
 	return adapters.Invalid("body", "cannot be read").Wrap(err)

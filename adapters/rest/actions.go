@@ -1,8 +1,8 @@
 package rest
 
 import (
+	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -291,11 +291,8 @@ func (h ActionHook) action() (Action, error) {
 	if n.TargetNodeID == "" {
 		n.TargetNodeID = targetOf(h.ToolInput)
 	}
-	meta, err := json.Marshal(map[string]string{"tool": adapters.Cut(h.ToolName, 256), "hook": adapters.Cut(h.HookEventName, 256)})
-	if err != nil {
-		return Action{}, fmt.Errorf("cannot write metadata: %w", err)
-	}
-	n.Metadata = meta
+	// Strings always marshal.
+	n.Metadata, _ = json.Marshal(map[string]string{"tool": adapters.Cut(h.ToolName, 256), "hook": adapters.Cut(h.HookEventName, 256)})
 	return n.action()
 }
 
@@ -308,9 +305,7 @@ func targetOf(input json.RawMessage) Ref {
 	if json.Unmarshal(input, &in) != nil {
 		return ""
 	}
-	if in.FilePath == "" {
-		in.FilePath = in.Path
-	}
+	in.FilePath = cmp.Or(in.FilePath, in.Path)
 	if in.FilePath == "" {
 		return ""
 	}

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,11 +93,7 @@ func actionTypesHandler(q *request) error {
 
 func actionStatus(q *request) error { return q.reply(http.StatusOK, q.s.actions.status()) }
 
-func emitAction(q *request) error {
-	var in NewAction
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func emitAction(q *request, in NewAction) error {
 	a, err := in.action()
 	if err != nil {
 		return err
@@ -104,11 +101,7 @@ func emitAction(q *request) error {
 	return q.take([]Action{a})
 }
 
-func emitActions(q *request) error {
-	var in ActionBatch
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func emitActions(q *request, in ActionBatch) error {
 	if len(in.Events) == 0 {
 		return adapters.Invalid("events", "is required")
 	}
@@ -123,11 +116,7 @@ func emitActions(q *request) error {
 	return q.take(all)
 }
 
-func hookAction(q *request) error {
-	var in ActionHook
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func hookAction(q *request, in ActionHook) error {
 	if q.who.Role == RoleAgent && in.SourceAgentID == "" {
 		in.SourceAgentID = quoted(q.who.ID)
 	}
@@ -369,9 +358,7 @@ func (f *actionFollower) obey(data []byte) map[string]any {
 	if err := f.q.unmarshal(data, &o); err != nil {
 		return refusal(err)
 	}
-	if o.Type == "" {
-		o.Type = o.Method
-	}
+	o.Type = cmp.Or(o.Type, o.Method)
 	switch o.Type {
 	case "ping":
 		return map[string]any{"type": "pong", "timestamp": time.Now().UnixMilli()}

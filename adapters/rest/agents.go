@@ -19,21 +19,14 @@ type InputBody struct {
 
 // agentID returns the agent's id from the path. An agent may name only itself.
 func (q *request) agentID() (string, error) {
-	id, err := q.param("id")
-	if err != nil {
-		return "", err
-	}
+	id := q.param("id")
 	if q.who.Role == RoleAgent && q.who.ID != id {
 		return "", adapters.Errorf(adapters.CodePermissionDenied, "an agent may reach itself alone")
 	}
 	return id, nil
 }
 
-func spawnAgent(q *request) error {
-	var in adapters.AgentSpec
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func spawnAgent(q *request, in adapters.AgentSpec) error {
 	a, err := q.s.cfg.Slots.Orchestrator().SpawnAgent(q.Context(), in)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"iter"
 	"net/http"
@@ -47,24 +48,21 @@ func (q *request) bead(status int, b adapters.Bead, err error) error {
 	return q.reply(status, b)
 }
 
-func createEpic(q *request) error  { return createBead(q, false) }
-func createChild(q *request) error { return createBead(q, true) }
+func createEpic(q *request, in adapters.NewBead) error {
+	return createBead(q, in, q.s.cfg.Slots.Beads().CreateEpic)
+}
 
-func createBead(q *request, child bool) error {
-	var in adapters.NewBead
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func createChild(q *request, in adapters.NewBead) error {
+	return createBead(q, in, q.s.cfg.Slots.Beads().CreateChild)
+}
+
+func createBead(q *request, in adapters.NewBead, create func(context.Context, adapters.NewBead) (adapters.Bead, error)) error {
 	author, err := actorOr(q.Context(), q.who, in.CreatedBy)
 	if err != nil {
 		return err
 	}
 	in.CreatedBy = author
-	make := q.s.cfg.Slots.Beads().CreateEpic
-	if child {
-		make = q.s.cfg.Slots.Beads().CreateChild
-	}
-	b, err := make(q.Context(), in)
+	b, err := create(q.Context(), in)
 	return q.bead(http.StatusCreated, b, err)
 }
 
@@ -87,26 +85,15 @@ func claimBead(q *request) error {
 
 // beadAndActor reads the body into body and returns the bead's id and the actor.
 func beadAndActor(q *request, body any, named func() string) (id, actor string, err error) {
-	if id, err = q.param("id"); err != nil {
-		return "", "", err
-	}
 	if err = q.json(body); err != nil {
 		return "", "", err
 	}
 	actor, err = actorOr(q.Context(), q.who, named())
-	return id, actor, err
+	return q.param("id"), actor, err
 }
 
-func closeBead(q *request) error {
-	var in CloseBody
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	if err := q.json(&in); err != nil {
-		return err
-	}
-	b, err := q.s.cfg.Slots.Beads().Close(q.Context(), id, in.Outcome, adapters.CloseOpt{Force: in.Force})
+func closeBead(q *request, in CloseBody) error {
+	b, err := q.s.cfg.Slots.Beads().Close(q.Context(), q.param("id"), in.Outcome, adapters.CloseOpt{Force: in.Force})
 	return q.bead(http.StatusOK, b, err)
 }
 
@@ -121,20 +108,12 @@ func releaseBead(q *request) error {
 }
 
 func reopenBead(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	b, err := q.s.cfg.Slots.Beads().Reopen(q.Context(), id)
+	b, err := q.s.cfg.Slots.Beads().Reopen(q.Context(), q.param("id"))
 	return q.bead(http.StatusOK, b, err)
 }
 
 func showBead(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), id)
+	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), q.param("id"))
 	// The version of a bead that is not closed does not tell everything: blocked_by changes when another
 	// bead is closed.
 	if err == nil && b.Status == adapters.BeadClosed && matches(q.list("If-None-Match"), etag(b.Version)) {
@@ -202,15 +181,7 @@ type changeBody struct {
 	DeferUntil json.RawMessage `json:"defer_until"`
 }
 
-func updateBead(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	var in changeBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func updateBead(q *request, in changeBody) error {
 	change := in.BeadChange
 	if in.DeferUntil != nil {
 		change.DeferUntil = new(adapters.Time)
@@ -218,10 +189,11 @@ func updateBead(q *request) error {
 			return adapters.Invalid("defer_until", "must be an RFC 3339 time or null")
 		}
 	}
+	var err error
 	if change.IfVersions, err = versionsOf(q.list("If-Match")); err != nil {
 		return err
 	}
-	b, err := q.s.cfg.Slots.Beads().Update(q.Context(), id, change)
+	b, err := q.s.cfg.Slots.Beads().Update(q.Context(), q.param("id"), change)
 	return q.bead(http.StatusOK, b, err)
 }
 
@@ -281,10 +253,7 @@ func addDep(q *request) error {
 // depOf reads a dependency. It starts at the bead of the path.
 func depOf(q *request) (adapters.Dep, error) {
 	var dep adapters.Dep
-	id, err := q.param("id")
-	if err != nil {
-		return dep, err
-	}
+	id := q.param("id")
 	if err := q.json(&dep); err != nil {
 		return dep, err
 	}
@@ -296,24 +265,12 @@ func depOf(q *request) (adapters.Dep, error) {
 }
 
 func removeDep(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
 	v := q.URL.Query()
-	return q.done(q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: id, To: v.Get("to"), Type: v.Get("type")}))
+	return q.done(q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: q.param("id"), To: v.Get("to"), Type: v.Get("type")}))
 }
 
-func commentBead(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	var in CommentBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
-	c, err := q.s.cfg.Slots.Beads().Comment(q.Context(), id, in.Text)
+func commentBead(q *request, in CommentBody) error {
+	c, err := q.s.cfg.Slots.Beads().Comment(q.Context(), q.param("id"), in.Text)
 	return q.result(http.StatusCreated, c, err)
 }
 

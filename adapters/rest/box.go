@@ -147,10 +147,7 @@ var names = map[string]string{
 // resolveName redirects (307) to the path of the named resource. It answers 404 for a name without a
 // path here. It does not check that the resource exists: the request to that path does.
 func resolveName(q *request) error {
-	urn, err := q.param("urn")
-	if err != nil {
-		return err
-	}
+	urn := q.param("urn")
 	target := place(urn)
 	if target == "" {
 		return adapters.NotFound("name", adapters.Cut(urn, 200))

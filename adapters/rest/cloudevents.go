@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -206,12 +207,9 @@ const headerCloud = "Ce-"
 // isBinaryCloudEvent tells whether the headers contain any required attribute of a CloudEvent. One
 // is enough: an incomplete CloudEvent must be refused, not read as an agentinit event.
 func isBinaryCloudEvent(h http.Header) bool {
-	for _, required := range []string{"Specversion", "Id", "Source", "Type"} {
-		if len(h.Values(headerCloud+required)) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"Specversion", "Id", "Source", "Type"}, func(required string) bool {
+		return len(h.Values(headerCloud+required)) > 0
+	})
 }
 
 // binaryCloudEvent reads the attributes from the headers.

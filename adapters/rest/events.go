@@ -81,11 +81,7 @@ func seqMessage(seq uint64, kind string, v any) (message, error) {
 }
 
 func unsubscribe(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	return q.done(q.s.cfg.Slots.Events().Unsubscribe(q.Context(), id))
+	return q.done(q.s.cfg.Slots.Events().Unsubscribe(q.Context(), q.param("id")))
 }
 
 // lagged is the payload of a notice that a slow reader has lost messages.

@@ -48,16 +48,16 @@ func federationRoutes() []route {
 		// No rate limit per principal: all boxes may share one token. Instead, the host limits how
 		// many boxes register at once, and tells each other box when to try again.
 		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201, MaxBody: maxSession, paced: true,
-			Doc: "Make a session for a box; the one it had before ends.", handle: postRegister},
+			Doc: "Make a session for a box; the one it had before ends.", handle: fromJSON(postRegister)},
 		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{}, MaxBody: maxSession, told: true,
-			Doc: "Tell how the box is; 410 when its session has ended.", handle: postHeartbeat},
+			Doc: "Tell how the box is; 410 when its session has ended.", handle: fromJSON(postHeartbeat)},
 		{Method: "POST", Path: federation.DeregisterPath, ID: "deregister", Roles: box | ended, Body: federation.Farewell{}, Status: 204, MaxBody: maxSession,
-			Doc: "End the box's session.", handle: postDeregister},
+			Doc: "End the box's session.", handle: fromJSON(postDeregister)},
 		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{},
 			Query: []param{{"limit", "integer", "boxes of the page, 1-1000, default 1000"}, {"cursor", "string", "next_cursor of the page before"}},
 			Doc:   "The boxes that are registered here, by id.", handle: getBoxes},
-		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session; permanently if the body says so.", handle: postEvict},
-		{Method: "POST", Path: "/v1/federation/admit", ID: "admit", Roles: adminOnly, Body: AdmitBody{}, Status: 204, Doc: "Let a box register again that was evicted permanently.", handle: postAdmit},
+		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session; permanently if the body says so.", handle: fromJSON(postEvict)},
+		{Method: "POST", Path: "/v1/federation/admit", ID: "admit", Roles: adminOnly, Body: AdmitBody{}, Status: 204, Doc: "Let a box register again that was evicted permanently.", handle: fromJSON(postAdmit)},
 	})
 }
 
@@ -71,11 +71,7 @@ func needsHost(q *request) error {
 	return nil
 }
 
-func postRegister(q *request) error {
-	var in federation.Registration
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func postRegister(q *request, in federation.Registration) error {
 	// A box that signs its request must register with the key that signed it.
 	if isKey(q.who.ID) {
 		switch {
@@ -94,11 +90,7 @@ func isKey(id string) bool {
 	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-func postHeartbeat(q *request) error {
-	var in federation.Beat
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func postHeartbeat(q *request, in federation.Beat) error {
 	answer, gone, err := q.s.cfg.Host.Heartbeat(q.Context(), q.who.ID, in)
 	switch {
 	case err != nil:
@@ -110,11 +102,7 @@ func postHeartbeat(q *request) error {
 	return q.reply(http.StatusOK, answer)
 }
 
-func postDeregister(q *request) error {
-	var in federation.Farewell
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func postDeregister(q *request, in federation.Farewell) error {
 	err := q.s.cfg.Host.Deregister(q.Context(), q.who.ID, in)
 	if err == nil {
 		q.s.endStreams(Principal{Role: RoleBox, ID: q.who.ID})
@@ -137,11 +125,7 @@ func getBoxes(q *request) error {
 	return list(q, page, err)
 }
 
-func postEvict(q *request) error {
-	var in EvictBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func postEvict(q *request, in EvictBody) error {
 	if in.RetryAfterS < 0 || in.RetryAfterS > 3600 {
 		return adapters.Invalid("retry_after_s", "must be 0 to 3600")
 	}
@@ -152,10 +136,6 @@ func postEvict(q *request) error {
 	return q.done(err)
 }
 
-func postAdmit(q *request) error {
-	var in AdmitBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func postAdmit(q *request, in AdmitBody) error {
 	return q.done(q.s.cfg.Host.Admit(q.Context(), in.Box))
 }

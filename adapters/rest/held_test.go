@@ -31,8 +31,7 @@ func TestHeldBodies(t *testing.T) {
 	if !errors.Is(err, errHeldBodies) || second.held != 0 {
 		t.Errorf("%d bytes are held beside the others, %v", second.held, err)
 	}
-	var refused *adapters.Error
-	if !errors.As(bodyError(err, 1000), &refused) || refused.Code != adapters.CodeUnavailable || refused.HTTPStatus() != http.StatusServiceUnavailable {
+	if refused, ok := errors.AsType[*adapters.Error](bodyError(err, 1000)); !ok || refused.Code != adapters.CodeUnavailable || refused.HTTPStatus() != http.StatusServiceUnavailable {
 		t.Errorf("answered %v", refused)
 	}
 	if q, err := read(40); err != nil || q.held != 40 {

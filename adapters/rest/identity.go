@@ -77,8 +77,7 @@ func rotateIdentity(q *request) error {
 // keyError is the reason why a key could not be changed. An administrator may see it: it names a file
 // of the box, for example on a full disk.
 func keyError(err error, what string) error {
-	var coded *adapters.Error
-	if err == nil || errors.As(err, &coded) {
+	if _, ok := errors.AsType[*adapters.Error](err); err == nil || ok {
 		return err
 	}
 	return adapters.Unavailable(err, "%s", what)
@@ -93,11 +92,7 @@ func rekeyIdentity(q *request) error {
 }
 
 func getDID(q *request) error {
-	did, err := q.param("did")
-	if err != nil {
-		return err
-	}
-	return answer(q, func(i Identity) (map[string]any, error) { return i.Document(did) })
+	return answer(q, func(i Identity) (map[string]any, error) { return i.Document(q.param("did")) })
 }
 
 func getWellKnownDID(q *request) error { return answer(q, Identity.WellKnown) }

@@ -31,24 +31,8 @@ type Deleted struct {
 	Deleted bool `json:"deleted"`
 }
 
-// entryOf returns the namespace and the key from the path.
-func (q *request) entryOf() (ns, key string, err error) {
-	if ns, err = q.param("ns"); err != nil {
-		return "", "", err
-	}
-	key, err = q.param("key")
-	return ns, key, err
-}
-
-func storeMemory(q *request) error {
-	ns, key, err := q.entryOf()
-	if err != nil {
-		return err
-	}
-	var in StoreBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func storeMemory(q *request, in StoreBody) error {
+	ns, key := q.param("ns"), q.param("key")
 	if in.Value == nil {
 		return adapters.Invalid("value", "is required")
 	}
@@ -77,10 +61,7 @@ func absentIfNull(raw json.RawMessage) json.RawMessage {
 }
 
 func retrieveMemory(q *request) error {
-	ns, key, err := q.entryOf()
-	if err != nil {
-		return err
-	}
+	ns, key := q.param("ns"), q.param("key")
 	e, found, err := q.s.cfg.Slots.Memory().Retrieve(q.Context(), key, ns)
 	if err != nil {
 		return err
@@ -92,24 +73,17 @@ func retrieveMemory(q *request) error {
 }
 
 func deleteMemory(q *request) error {
-	ns, key, err := q.entryOf()
-	if err != nil {
-		return err
-	}
+	ns, key := q.param("ns"), q.param("key")
 	deleted, err := q.s.cfg.Slots.Memory().Del(q.Context(), key, ns)
 	return q.result(http.StatusOK, Deleted{deleted}, err)
 }
 
 func listMemory(q *request) error {
-	ns, err := q.param("ns")
-	if err != nil {
-		return err
-	}
 	page, err := q.page()
 	if err != nil {
 		return err
 	}
-	out, err := q.s.cfg.Slots.Memory().List(q.Context(), ns, page)
+	out, err := q.s.cfg.Slots.Memory().List(q.Context(), q.param("ns"), page)
 	return list(q, out, err)
 }
 
@@ -121,17 +95,9 @@ func listNamespaces(q *request) error {
 	return part(q, out, func(n adapters.Namespace) string { return n.Name })
 }
 
-func searchMemory(q *request) error {
-	ns, err := q.param("ns")
-	if err != nil {
-		return err
-	}
-	var in SearchBody
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func searchMemory(q *request, in SearchBody) error {
 	opt := adapters.SearchOpt{
-		Namespace: ns, MinScore: in.MinScore, Filter: absentIfNull(in.Filter), Embedding: in.Embedding, Mode: in.Mode,
+		Namespace: q.param("ns"), MinScore: in.MinScore, Filter: absentIfNull(in.Filter), Embedding: in.Embedding, Mode: in.Mode,
 	}
 	if in.Limit != nil {
 		if opt.Limit = *in.Limit; opt.Limit < 1 {

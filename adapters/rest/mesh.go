@@ -194,11 +194,7 @@ func whole64(values url.Values, name string, otherwise, least, most int64) (int6
 }
 
 func getMeshReceipt(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	receipt, err := q.s.cfg.Mesh.Receipt(id)
+	receipt, err := q.s.cfg.Mesh.Receipt(q.param("id"))
 	return q.result(http.StatusOK, receipt, err)
 }
 

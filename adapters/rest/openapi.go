@@ -115,10 +115,7 @@ func (s *schemas) bodies(rt route) map[string]any {
 
 func (s *schemas) responses(rt route) map[string]any {
 	ok := map[string]any{"description": http.StatusText(rt.status())}
-	mt := rt.ReplyType
-	if mt == "" {
-		mt = jsonType
-	}
+	mt := cmp.Or(rt.ReplyType, jsonType)
 	switch {
 	case rt.Reply != nil:
 		answers := map[string][]any{mt: {s.of(reflect.TypeOf(rt.Reply))}}
@@ -159,7 +156,7 @@ func contents(answers map[string][]any) map[string]any {
 
 func parameters(rt route) []any {
 	var out []any
-	for _, part := range strings.Split(rt.Path, "/") {
+	for part := range strings.SplitSeq(rt.Path, "/") {
 		name := strings.Trim(part, "{}")
 		if part == "*" {
 			name = "path"

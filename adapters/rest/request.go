@@ -42,12 +42,9 @@ type request struct {
 }
 
 // param returns a parameter of the path, percent-decoded once.
-func (q *request) param(name string) (string, error) {
-	v, err := url.PathUnescape(chi.URLParam(q.Request, name))
-	if err != nil {
-		return "", adapters.Invalid(name, "has a broken percent escape")
-	}
-	return v, nil
+func (q *request) param(name string) string {
+	v, _ := url.PathUnescape(chi.URLParam(q.Request, name)) // in url.URL.EscapedPath no escape is broken
+	return v
 }
 
 // readDeadline and writeDeadline replace the deadlines of the listener; 0 removes them. The errors
@@ -128,6 +125,17 @@ func (q *request) json(out any) error {
 		return q.withoutBody()
 	}
 	return q.unmarshal(raw, out)
+}
+
+// fromJSON makes a row's handler of one that takes the JSON body.
+func fromJSON[T any](handle func(*request, T) error) func(*request) error {
+	return func(q *request) error {
+		var in T
+		if err := q.json(&in); err != nil {
+			return err
+		}
+		return handle(q, in)
+	}
 }
 
 // Decoding a list of short values can take 50 times the memory of its text. So only maxDecoding bodies

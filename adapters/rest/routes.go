@@ -130,9 +130,9 @@ func beadRoutes() []route {
 	}
 	return bySlot(adapters.SlotBeads, []route{
 		{Method: "POST", Path: "/v1/beads/epics", ID: "createEpic", Roles: agent, Body: adapters.NewBead{}, Reply: adapters.Bead{}, Status: 201,
-			Doc: "Make a bead without a parent.", handle: createEpic},
+			Doc: "Make a bead without a parent.", handle: fromJSON(createEpic)},
 		{Method: "POST", Path: "/v1/beads/children", ID: "createChild", Roles: agent, Body: adapters.NewBead{}, Reply: adapters.Bead{}, Status: 201,
-			Doc: "Make a bead below parent_id.", handle: createChild},
+			Doc: "Make a bead below parent_id.", handle: fromJSON(createChild)},
 		{Method: "GET", Path: "/v1/beads/ready", ID: "getReady", Roles: agent | reader, Reply: []adapters.Bead{},
 			Query: query(pageParams, append(ready, param{"priority_max", "integer", "0-4, this priority and more urgent ones"})...),
 			Doc:   "The beads that can be claimed now, as an array; the header Link leads to the next page.", large: true, handle: getReady},
@@ -147,9 +147,9 @@ func beadRoutes() []route {
 		{Method: "GET", Path: "/v1/beads/{id}", ID: "show", Roles: agent | reader, Reply: adapters.Bead{}, Doc: "One bead.", handle: showBead},
 		{Method: "PATCH", Path: "/v1/beads/{id}", ID: "update", Roles: agent, Body: adapters.BeadChange{}, Reply: adapters.Bead{},
 			BodyTypes: []string{jsonType, "application/merge-patch+json"},
-			Doc:       "Change a bead; If-Match takes its ETag. A null defer_until ends a deferral.", handle: updateBead},
+			Doc:       "Change a bead; If-Match takes its ETag. A null defer_until ends a deferral.", handle: fromJSON(updateBead)},
 		{Method: "POST", Path: "/v1/beads/{id}/claim", ID: "claim", Roles: agent, Body: ClaimBody{}, Reply: adapters.Bead{}, Doc: "Become the holder.", handle: claimBead},
-		{Method: "POST", Path: "/v1/beads/{id}/close", ID: "close", Roles: agent, Body: CloseBody{}, Reply: adapters.Bead{}, Doc: "End the bead.", handle: closeBead},
+		{Method: "POST", Path: "/v1/beads/{id}/close", ID: "close", Roles: agent, Body: CloseBody{}, Reply: adapters.Bead{}, Doc: "End the bead.", handle: fromJSON(closeBead)},
 		{Method: "POST", Path: "/v1/beads/{id}/release", ID: "release", Roles: agent, Body: ActorBody{}, Reply: adapters.Bead{}, Doc: "Give up a claim.", handle: releaseBead},
 		{Method: "POST", Path: "/v1/beads/{id}/reopen", ID: "reopen", Roles: agent, Reply: adapters.Bead{}, Doc: "Open a closed bead again.", handle: reopenBead},
 		{Method: "POST", Path: "/v1/beads/{id}/deps", ID: "addDep", Roles: agent, Body: adapters.Dep{}, Reply: adapters.Dep{}, Status: 201,
@@ -158,7 +158,7 @@ func beadRoutes() []route {
 			Query: []param{{"to", "string", "the edge's other end"}, {"type", "string", "default blocks"}},
 			Doc:   "Remove an edge from this bead.", handle: removeDep},
 		{Method: "POST", Path: "/v1/beads/{id}/comments", ID: "comment", Roles: agent, Body: CommentBody{}, Reply: adapters.BeadComment{}, Status: 201,
-			Doc: "Remark on a bead.", handle: commentBead},
+			Doc: "Remark on a bead.", handle: fromJSON(commentBead)},
 	})
 }
 
@@ -190,9 +190,9 @@ func memoryRoutes() []route {
 		{Method: "GET", Path: "/v1/memory", ID: "namespaces", Roles: agent | reader, Reply: adapters.Page[adapters.Namespace]{}, Query: partParams, Doc: "Namespaces and what they hold: the first 10,000 by name.", handle: listNamespaces},
 		{Method: "GET", Path: "/v1/memory/{ns}", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.MemoryKey]{}, Query: pageParams, Doc: "Keys of a namespace.", handle: listMemory},
 		{Method: "POST", Path: "/v1/memory/{ns}/search", ID: "search", Roles: agent | reader, Body: SearchBody{}, Reply: adapters.Page[adapters.Hit]{}, MaxBody: maxBigJSON,
-			Doc: "The best hits, by falling score; fewer than limit if their values have 4 MiB together.", large: true, handle: searchMemory},
+			Doc: "The best hits, by falling score; fewer than limit if their values have 4 MiB together.", large: true, handle: fromJSON(searchMemory)},
 		{Method: "PUT", Path: "/v1/memory/{ns}/{key}", ID: "store", Roles: agent, Body: StoreBody{}, Reply: adapters.Stored{}, Status: 201, MaxBody: maxBigJSON,
-			Doc: "Store a value, replacing what is there (then 200).", handle: storeMemory},
+			Doc: "Store a value, replacing what is there (then 200).", handle: fromJSON(storeMemory)},
 		{Method: "GET", Path: "/v1/memory/{ns}/{key}", ID: "retrieve", Roles: agent | reader, Reply: adapters.MemoryEntry{}, Doc: "One value.", handle: retrieveMemory},
 		{Method: "DELETE", Path: "/v1/memory/{ns}/{key}", ID: "del", Roles: agent, Reply: Deleted{}, Doc: "Forget a value.", handle: deleteMemory},
 	})
@@ -221,7 +221,7 @@ func eventRoutes() []route {
 func agentRoutes() []route {
 	return bySlot(adapters.SlotOrchestrator, []route{
 		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
-			Doc: "Start an agent.", handle: spawnAgent},
+			Doc: "Start an agent.", handle: fromJSON(spawnAgent)},
 		{Method: "GET", Path: "/v1/agents", ID: "listAgents", Roles: host | reader, Reply: adapters.Page[adapters.Agent]{},
 			Query: query(partParams, param{"status", "string", "running, exited, failed or terminated"}, param{"label", "string", "name=value; may be repeated, all must hold"}),
 			Doc:   "Agents that run or ended within the hour.", large: true, handle: listAgents},
@@ -239,7 +239,7 @@ func agentRoutes() []route {
 
 func taskRoutes() []route {
 	return needing(needsTasks, []route{
-		{Method: "POST", Path: "/v1/tasks", ID: "startTask", Roles: adminOnly, Body: TaskRequest{}, Reply: TaskAccepted{}, Status: 202, Doc: "Run a template of the manifest.", handle: startTask},
+		{Method: "POST", Path: "/v1/tasks", ID: "startTask", Roles: adminOnly, Body: TaskRequest{}, Reply: TaskAccepted{}, Status: 202, Doc: "Run a template of the manifest.", handle: fromJSON(startTask)},
 		{Method: "GET", Path: "/v1/tasks", ID: "listTasks", Roles: reader, Reply: ActiveTasks{}, Also: []also{{"", adapters.Page[TaskStatus]{}}},
 			Query: query(pageParams, param{"status", "string", "all: every task, in pages, newest first"}),
 			Doc:   "Tasks that run; with status=all a page of all, which ends early when its texts have 4 MiB.", large: true, handle: listTasks},
@@ -257,9 +257,9 @@ func actionRoutes() []route {
 			Doc:   "What agents did lately.", handle: listActions},
 		{Method: "GET", Path: "/v1/agent-events/types", ID: "agentActionTypes", Roles: everyone, Reply: ActionTypes{}, Doc: "The kinds of action.", handle: actionTypesHandler},
 		{Method: "GET", Path: "/v1/agent-events/status", ID: "agentActionStatus", Roles: everyone, Reply: ActionStatus{}, Doc: "How many are kept and followed.", handle: actionStatus},
-		{Method: "POST", Path: "/v1/agent-events/emit", ID: "emitAgentAction", Roles: agent | host, Body: NewAction{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of one action.", handle: emitAction},
-		{Method: "POST", Path: "/v1/agent-events/batch", ID: "emitAgentActions", Roles: agent | host, Body: ActionBatch{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of up to 500 actions, all or none.", handle: emitActions},
-		{Method: "POST", Path: "/v1/agent-events/hook", ID: "hookAgentAction", Roles: agent | host, Body: ActionHook{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of the use of a tool, as an agent's hook sends it.", handle: hookAction},
+		{Method: "POST", Path: "/v1/agent-events/emit", ID: "emitAgentAction", Roles: agent | host, Body: NewAction{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of one action.", handle: fromJSON(emitAction)},
+		{Method: "POST", Path: "/v1/agent-events/batch", ID: "emitAgentActions", Roles: agent | host, Body: ActionBatch{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of up to 500 actions, all or none.", handle: fromJSON(emitActions)},
+		{Method: "POST", Path: "/v1/agent-events/hook", ID: "hookAgentAction", Roles: agent | host, Body: ActionHook{}, Reply: ActionTaken{}, Status: 202, Doc: "Tell of the use of a tool, as an agent's hook sends it.", handle: fromJSON(hookAction)},
 		{Method: "GET", Path: "/v1/agent-events/stream", ID: "streamAgentActions", Roles: everyone, Reply: Action{}, ReplyType: sseType, Query: streamParams,
 			Doc: "Actions as they happen, over WebSocket, or SSE where it is asked for.", handle: streamActions},
 	}

@@ -108,9 +108,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Slots == nil || cfg.Principal == nil {
 		return nil, errors.New("rest: Slots and Principal are required")
 	}
-	if cfg.RateLimit == 0 {
-		cfg.RateLimit = DefaultRateLimit
-	}
+	cfg.RateLimit = cmp.Or(cfg.RateLimit, DefaultRateLimit)
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce},
 		decoding: make(gate, maxDecoding), streams: make(map[*stream]struct{}), answers: newLargeAnswers(), answersOfGuests: newLargeAnswers()}
 	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)

@@ -81,11 +81,7 @@ func needsTasks(q *request) error {
 	return nil
 }
 
-func startTask(q *request) error {
-	var in TaskRequest
-	if err := q.json(&in); err != nil {
-		return err
-	}
+func startTask(q *request, in TaskRequest) error {
 	t, err := q.s.cfg.Tasks.Start(q.Context(), tasks.Request{Agent: in.Agent, Task: in.Task, Provider: in.Provider})
 	if err != nil {
 		return err
@@ -124,11 +120,7 @@ func listTasks(q *request) error {
 }
 
 func getTask(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
-	return q.task(id)
+	return q.task(q.param("id"))
 }
 
 func (q *request) task(id string) error {
@@ -144,10 +136,7 @@ func (q *request) task(id string) error {
 }
 
 func stopTask(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
+	id := q.param("id")
 	q.readDeadline(0)
 	q.writeDeadline(0) // the answer comes when the agent is gone
 	if err := q.s.cfg.Tasks.Stop(q.Context(), id); err != nil {
@@ -157,10 +146,7 @@ func stopTask(q *request) error {
 }
 
 func streamTaskLog(q *request) error {
-	id, err := q.param("id")
-	if err != nil {
-		return err
-	}
+	id := q.param("id")
 	at, _, err := q.position()
 	if err != nil {
 		return err

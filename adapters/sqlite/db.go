@@ -437,6 +437,24 @@ func isBusy(err error) bool {
 	return ok && (code == lib.SQLITE_BUSY || code == lib.SQLITE_LOCKED)
 }
 
+// All returns what scan makes of each row of a query.
+func All[T any](ctx context.Context, tx *sql.Tx, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}
+
 // IsConstraint tells whether err is a violated constraint, such as a key that exists already.
 func IsConstraint(err error) bool {
 	code, ok := resultCode(err)
@@ -447,9 +465,9 @@ func IsConstraint(err error) bool {
 // ended context is ADAPTER_TIMEOUT. All problems with the file are UNAVAILABLE. sql.ErrNoRows is
 // returned unchanged, because it is not a failure.
 func typed(err error) error {
-	var coded *adapters.Error
+	_, isCoded := errors.AsType[*adapters.Error](err)
 	switch {
-	case err == nil, errors.As(err, &coded), errors.Is(err, sql.ErrNoRows):
+	case err == nil, isCoded, errors.Is(err, sql.ErrNoRows):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return adapters.AsError(err)

@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,9 +133,7 @@ func TestLineWithoutAnEnd(t *testing.T) {
 		if line.Ended != nil {
 			break
 		}
-		if first == "" {
-			first = line.Text
-		}
+		first = cmp.Or(first, line.Text)
 		longest, at = max(longest, len(line.Text)), line.End
 	}
 	if first != "hello" || longest == 0 || longest > 2*maxRead || at < hole-2*maxRead {

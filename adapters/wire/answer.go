@@ -96,7 +96,7 @@ func List[T any](res *Response) (adapters.Page[T], error) {
 // nextCursor is the cursor parameter of Link rel="next" (RFC 8288).
 func nextCursor(h http.Header) string {
 	for _, line := range h.Values("Link") {
-		for _, link := range strings.Split(line, ",") {
+		for link := range strings.SplitSeq(line, ",") {
 			target, params, ok := strings.Cut(strings.TrimSpace(link), ">")
 			if !ok || !strings.HasPrefix(target, "<") {
 				continue

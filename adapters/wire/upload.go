@@ -72,14 +72,14 @@ func (u *upload) atEnd() error {
 
 // judge turns the end of the body into the errors for the transport and for the caller.
 func (u *upload) judge(err error) error {
-	var coded *adapters.Error
+	coded, isCoded := errors.AsType[*adapters.Error](err)
 	switch {
 	case err == io.EOF && u.left > 0:
 		return adapters.Invalid("body", "is %d bytes shorter than its size", u.left)
 	case err == io.EOF:
 		time.AfterFunc(writeLimit, u.cancel) // harmless once the exchange is over
 		return io.EOF
-	case errors.As(err, &coded):
+	case isCoded:
 		return coded
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return adapters.AsError(err)

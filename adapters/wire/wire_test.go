@@ -62,8 +62,7 @@ func real(t *testing.T, h http.Handler) *Client {
 func TestBadBasesNameTheKeyAndNoSecret(t *testing.T) {
 	for _, base := range []string{"", "ftp://x", "http://", "http://u:hunter2@x", "http://x?q=1", "://", "http://x/\x7f hunter2"} {
 		_, err := New(Config{Slot: adapters.SlotBeads, BaseURL: base, Key: "integrations.external_beads.url"})
-		var ce *adapters.ConfigError
-		if !errors.As(err, &ce) || ce.Key != "integrations.external_beads.url" || strings.Contains(err.Error(), "hunter2") {
+		if ce, ok := errors.AsType[*adapters.ConfigError](err); !ok || ce.Key != "integrations.external_beads.url" || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", base, err)
 		}
 	}

@@ -102,7 +102,7 @@ func (s *Store) renamePod(from, to string) error {
 	if from == to || !isPodName(from) {
 		return nil
 	}
-	before, after := s.podDir(from), s.podDir(to)
+	before, after := s.PodDir(from), s.PodDir(to)
 	info, err := s.cfg.Files.Lstat(before)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := s.cfg.Files.Lstat(after); err != nil {

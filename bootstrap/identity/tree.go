@@ -28,10 +28,8 @@ var podDirectories = []string{
 	"memory/episodic", "memory/semantic", "system/adrs", "system/prds", "events/inbox", "events/outbox", "events/intent-queue",
 }
 
-func (s *Store) podDir(name string) string { return filepath.Join(s.cfg.Layout.Pods, "pods", name) }
-
-// PodDir is the directory of the identity's pod.
-func (s *Store) PodDir(i Identity) string { return s.podDir(i.Npub) }
+// PodDir is the directory of the pod of an identity.
+func (s *Store) PodDir(npub string) string { return filepath.Join(s.cfg.Layout.Pods, "pods", npub) }
 
 // prepareTree makes the pod's directories and documents. Existing files stay unchanged, except that
 // a rotated key is replaced in the documents by the new key.
@@ -44,7 +42,7 @@ func (s *Store) prepareTree(o *Opened) error {
 	if err := s.prepareRoot(o); err != nil {
 		return fmt.Errorf("cannot write the access list of all pods: %w", err)
 	}
-	dir := s.podDir(o.Npub)
+	dir := s.PodDir(o.Npub)
 	for _, sub := range podDirectories {
 		if err := s.cfg.Files.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
 			return fmt.Errorf("cannot make the pod directory: %w", err)

@@ -200,8 +200,8 @@ that holds the findings of an invalid manifest.`,
 // applyRefused prints a refusal about programs, whose findings take several lines. It leaves one
 // sentence about it for stderr.
 func (c *cli) applyRefused(err error) error {
-	var refused *api.Error
-	if !c.json || !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !c.json || !ok {
 		return failed(err)
 	}
 	if err := c.printJSON(refused); err != nil {
@@ -347,8 +347,8 @@ func outliving(ctx context.Context, d time.Duration) (context.Context, func()) {
 
 // terminated tells whether SIGTERM has ended ctx, and not Ctrl-C.
 func terminated(ctx context.Context) bool {
-	var by *signalled
-	return errors.As(context.Cause(ctx), &by) && by.signal == syscall.SIGTERM
+	by, ok := errors.AsType[*signalled](context.Cause(ctx))
+	return ok && by.signal == syscall.SIGTERM
 }
 
 func newMetrics(c *cli) *cobra.Command {

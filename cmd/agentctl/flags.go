@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
@@ -75,10 +76,7 @@ func (n *lineCount) Set(text string) error {
 	if err != nil || v < 0 {
 		return errors.New("write a number from 0, or all")
 	}
-	if v == 0 {
-		v = -1
-	}
-	*n = lineCount{wanted: v}
+	*n = lineCount{wanted: cmp.Or(v, -1)}
 	return nil
 }
 

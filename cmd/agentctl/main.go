@@ -170,12 +170,11 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // withUsage says in our words what cobra and pflag report about a command line, and adds what the
 // command takes.
 func withUsage(cmd *cobra.Command, err error) error {
-	var coded *exitError
-	if err == nil || errors.As(err, &coded) {
+	if _, ok := errors.AsType[*exitError](err); err == nil || ok {
 		return err
 	}
 	hint := ""
-	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		hint = nearestFlag(cmd, unknown.GetSpecifiedName())
 		if cmd.Name() == "signal" && unknown.GetSpecifiedShortnames() != "" { // as in kill -9
 			hint = " (write the signal without -, as in: agentctl signal KILL web)"
@@ -248,8 +247,8 @@ func reworded(cmd *cobra.Command, err error) error {
 		set, _, _ = strings.Cut(set, "]")
 		return fmt.Errorf("--%s exclude each other: leave one out", strings.ReplaceAll(set, " ", " and --"))
 	}
-	var number *strconv.NumError
-	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) && errors.As(err, &number) {
+	number, isNumber := errors.AsType[*strconv.NumError](err)
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok && isNumber {
 		want := "write a whole number"
 		switch {
 		case number.Func == "ParseBool":
@@ -267,8 +266,8 @@ func tell(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	var coded *exitError
-	if !errors.As(err, &coded) {
+	coded, ok := errors.AsType[*exitError](err)
+	if !ok {
 		coded = &exitError{code: exitUsage, err: err}
 	}
 	if msg := coded.Error(); msg != "" {

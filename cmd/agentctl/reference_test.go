@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -53,10 +54,7 @@ func options(flags *pflag.FlagSet) string {
 func helpBody(cmd *cobra.Command, level string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", "```\n"+cmd.UseLine()+"\n```")
-	long := cmd.Long
-	if long == "" {
-		long = cmd.Short + "."
-	}
+	long := cmp.Or(cmd.Long, cmd.Short+".")
 	b.WriteString(manpage.Prose(long))
 	if list := options(cmd.LocalFlags()); list != "" {
 		fmt.Fprintf(&b, "%s\n\n%s\n", level+" Options", list)

@@ -37,15 +37,13 @@ func failed(err error) error {
 	if err == nil {
 		return nil
 	}
-	var coded *exitError
-	var unreachable *api.UnreachableError
-	var refused *api.Error
-	switch {
-	case errors.As(err, &coded):
+	if _, ok := errors.AsType[*exitError](err); ok {
 		return err
-	case errors.As(err, &unreachable):
+	}
+	if _, ok := errors.AsType[*api.UnreachableError](err); ok {
 		return &exitError{exitUnreachable, err}
-	case errors.As(err, &refused):
+	}
+	if refused, ok := errors.AsType[*api.Error](err); ok {
 		return &exitError{exitOf(refused.Code), &refusal{refused}}
 	}
 	return &exitError{exitFailure, err}

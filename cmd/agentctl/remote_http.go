@@ -53,8 +53,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		return nil, err
 	}
 	answer, err := api.Answered(resp)
-	var refused *api.Error
-	if errors.As(err, &refused) && resp.StatusCode == http.StatusUnauthorized && req.Header.Get("Authorization") == "" {
+	if refused, ok := errors.AsType[*api.Error](err); ok && resp.StatusCode == http.StatusUnauthorized && req.Header.Get("Authorization") == "" {
 		refused.Hint = "put the management key into the variable " + envKey + ", or sign with --nostr"
 	}
 	return answer, err

@@ -264,26 +264,25 @@ func (s *supervisorctl) help(_ context.Context, args []string) error {
 // lost reports that a request has failed as a whole.
 func (s *supervisorctl) lost(verb string, err error) {
 	url := "unix://" + s.box.Socket()
-	var unreachable *api.UnreachableError
-	var refused *api.Error
+	_, isUnreachable := errors.AsType[*api.UnreachableError](err)
+	refused, isRefused := errors.AsType[*api.Error](err)
 	switch {
 	case err == nil:
 		return
-	case errors.As(err, &unreachable) && errors.Is(err, fs.ErrNotExist):
+	case isUnreachable && errors.Is(err, fs.ErrNotExist):
 		s.fail(exitNotStarted, "%s no such file", url)
-	case errors.As(err, &unreachable) && errors.Is(err, syscall.ECONNREFUSED):
+	case isUnreachable && errors.Is(err, syscall.ECONNREFUSED):
 		s.fail(exitUnreachable, "%s refused connection", url)
 	case api.CodeOf(err) == api.CodeShuttingDown:
 		s.fail(exitFailure, "ERROR: already shutting down")
 	case api.CodeOf(err) == api.CodeInvalid:
-		errors.As(err, &refused)
 		s.fail(exitFailure, "ERROR: CANT_REREAD: %s", describe(refused))
-	case errors.As(err, &refused):
+	case isRefused:
 		s.fail(exitFailure, "error: %s", describe(refused))
 	default:
 		s.fail(exitFailure, "error: %s", printable(err.Error()))
 	}
-	if unreachable != nil && verb == "status" {
+	if isUnreachable && verb == "status" {
 		s.code = exitUnreachable
 	}
 }

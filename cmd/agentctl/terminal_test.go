@@ -53,7 +53,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	long.State, long.Reason = program.Fatal, strings.Repeat("reason ", 40)
 	socket := controltest.Serve(t, controltest.New(long, controltest.Program("web")).Own())
 	plain := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", socket, "status")
-	for _, l := range strings.Split(plain, "\n") {
+	for l := range strings.SplitSeq(plain, "\n") {
 		if n := uniseg.StringWidth(l); n > 80 {
 			t.Errorf("%d columns: %s", n, l)
 		}
@@ -64,7 +64,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	cjk := controltest.Program("db")
 	cjk.State, cjk.Reason = program.Fatal, strings.Repeat("数据库 e\u0301 ", 30)
 	wide := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", controltest.Serve(t, controltest.New(cjk).Own()), "status")
-	for _, l := range strings.Split(wide, "\n") {
+	for l := range strings.SplitSeq(wide, "\n") {
 		if n := uniseg.StringWidth(l); n > 80 {
 			t.Errorf("%d columns: %s", n, l)
 		}
@@ -73,7 +73,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 		t.Errorf("the reason is missing:\n%s", wide)
 	}
 	page := onTerminal(t, map[string]string{"TERM": "dumb"}, "--socket", socket, "status", strings.Repeat("n", 63))
-	for _, l := range strings.Split(page, "\n") {
+	for l := range strings.SplitSeq(page, "\n") {
 		if n := uniseg.StringWidth(l); n > 80 && !strings.Contains(l, "agentctl ") || strings.Contains(l, "\x1b") {
 			t.Errorf("page: %d columns: %q", n, l)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,10 +75,7 @@ func (c *cli) screen() (tcell.Screen, error) {
 			return nil, err
 		}
 	}
-	device := c.tty
-	if device == "" {
-		device = "/dev/tty"
-	}
+	device := cmp.Or(c.tty, "/dev/tty")
 	tty, err := tcell.NewDevTtyFromDev(device)
 	if err != nil {
 		return nil, &exitError{exitFailure, fmt.Errorf("cannot open the terminal: %w", err)}

@@ -50,7 +50,7 @@ type agents struct {
 
 var _ orchestrator.Spawner = (*agents)(nil)
 
-// agentProcess is one agent's process tree.
+// agentProcess is one agent's process tree, as an orchestrator.Process.
 type agentProcess struct {
 	owner   *proc.Owner
 	proc    proc.Process
@@ -58,13 +58,9 @@ type agentProcess struct {
 	refused atomic.Uint64
 }
 
-// PID implements orchestrator.Process.
-func (p *agentProcess) PID() int { return p.proc.PID }
-
-// Started implements orchestrator.Process.
+func (p *agentProcess) PID() int           { return p.proc.PID }
 func (p *agentProcess) Started() time.Time { return p.proc.Started }
 
-// Stdin implements orchestrator.Process.
 func (p *agentProcess) Stdin() io.WriteCloser {
 	if p.proc.Stdin == nil {
 		return nil
@@ -72,15 +68,12 @@ func (p *agentProcess) Stdin() io.WriteCloser {
 	return p.proc.Stdin
 }
 
-// Refused implements orchestrator.Process.
 func (p *agentProcess) Refused() uint64 { return p.refused.Load() }
 
-// Signal implements orchestrator.Process.
 func (p *agentProcess) Signal(sig syscall.Signal) error {
 	return unlessGone(p.owner.Signal(p.proc.ID, sig, proc.ScopeTree))
 }
 
-// Kill implements orchestrator.Process.
 func (p *agentProcess) Kill() error { return unlessGone(p.owner.Kill(p.proc.ID)) }
 
 func unlessGone(err error) error {
@@ -90,7 +83,6 @@ func unlessGone(err error) error {
 	return err
 }
 
-// Spawn implements orchestrator.Spawner.
 func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrator.Process, error) {
 	cmd := proc.Command{
 		Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, StdinPipe: c.StdinPipe,

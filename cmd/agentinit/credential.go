@@ -57,7 +57,6 @@ type localPods struct {
 	otherwise wire.Authorizer
 }
 
-// Authorize implements wire.Authorizer.
 func (l localPods) Authorize(r *http.Request, body []byte) error {
 	switch {
 	case l.token() != "":
@@ -74,7 +73,6 @@ type signedBy struct {
 	ofPods bool // the server takes the signature of a streamed body after it (nip98.Trailer), and that of headers
 }
 
-// Authorize implements wire.Authorizer.
 func (s signedBy) Authorize(r *http.Request, body []byte) error {
 	signer := s.self.Signer()
 	if signer == nil {

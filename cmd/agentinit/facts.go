@@ -42,8 +42,7 @@ type starter struct{ b *box }
 
 func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
 	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
-		var refused *supervisor.Refused
-		if errors.Is(err, supervisor.ErrDone) || errors.As(err, &refused) {
+		if _, ok := errors.AsType[*supervisor.Refused](err); errors.Is(err, supervisor.ErrDone) || ok {
 			// A stop came at the moment of the start, which is not a failure.
 			return nil, &bootstrap.Failure{Code: bootstrap.ExitOK, Reason: "the boot was interrupted", Err: err}
 		}
@@ -69,7 +68,7 @@ func value(t *time.Time) time.Time {
 	return *t
 }
 
-// metricsPrograms gives the programs to the metrics.
+// metricsPrograms gives the programs to the metrics: it implements probes.Programs.
 type metricsPrograms struct{ b *box }
 
 func (m metricsPrograms) Programs() []probes.ProgramFacts {
@@ -101,7 +100,6 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 	return out
 }
 
-// AgentRefusals implements probes.Programs.
 func (m metricsPrograms) AgentRefusals() map[string][]probes.RefusedCalls {
 	out := map[string][]probes.RefusedCalls{}
 	for template, kinds := range m.b.agents.refusals.List() {

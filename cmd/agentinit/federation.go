@@ -31,7 +31,7 @@ const federationToken = "AGENTBOX_FEDERATION_TOKEN"
 const registerWait = 10 * time.Second
 
 // member is the box's side of federation.mode = "client": it applies the session to the slots. Its
-// methods may be called from any goroutine.
+// methods may be called from any goroutine; it implements federation.Box.
 type member struct {
 	b      *box
 	m      *schema.Manifest
@@ -182,7 +182,6 @@ func (f *member) isExternal(slot adapters.Slot) bool {
 	return false
 }
 
-// Registration implements federation.Box.
 func (f *member) Registration() federation.Registration {
 	build := f.b.buildInfo()
 	r := federation.Registration{
@@ -215,7 +214,6 @@ func metaURL(public, listener string) string {
 	return ""
 }
 
-// Beat implements federation.Box.
 func (f *member) Beat() federation.Beat {
 	verdict := f.b.readiness.Verdict()
 	beat := federation.Beat{
@@ -330,7 +328,6 @@ func (f *member) external(slot adapters.Slot, url string) (adapters.Adapter, err
 	return f.b.slotsTable(&there, f.b.boot.Current().Document)[slot][word]()
 }
 
-// Degrade implements federation.Box.
 func (f *member) Degrade(ctx context.Context, reason string) {
 	select {
 	case <-f.connected:
@@ -429,7 +426,6 @@ func (f *member) bringGuests() {
 	p.Guests(urls, publish, subscribe)
 }
 
-// Tell implements federation.Box.
 func (f *member) Tell(name, reason string, s federation.Session) {
 	level := event.Info
 	switch name {
@@ -443,7 +439,6 @@ func (f *member) Tell(name, reason string, s federation.Session) {
 	f.b.bus.Publish(event.Event{Level: level, Stage: "federation", Name: name, Fields: fields})
 }
 
-// Fatal implements federation.Box.
 func (f *member) Fatal(reason string) {
 	select {
 	case <-f.connected:
@@ -455,7 +450,6 @@ func (f *member) Fatal(reason string) {
 	f.b.sup.Fail(failure.Error(), int(failure.Code))
 }
 
-// Counted implements federation.Box.
 func (f *member) Counted(outcome string) { f.beats.WithLabelValues(outcome).Inc() }
 
 // Descriptions of the metrics that are read from the session.
@@ -467,13 +461,11 @@ func federationLastBeat() *prometheus.Desc {
 	return prometheus.NewDesc("agentbox_federation_last_heartbeat_timestamp_seconds", "When the host last answered a heartbeat.", nil, nil)
 }
 
-// Describe implements prometheus.Collector.
 func (f *member) Describe(to chan<- *prometheus.Desc) {
 	to <- federationState()
 	to <- federationLastBeat()
 }
 
-// Collect implements prometheus.Collector.
 func (f *member) Collect(to chan<- prometheus.Metric) {
 	s := f.runner.Session()
 	for _, state := range federation.States() {

@@ -169,11 +169,11 @@ func TestRelaysThatNoHostMayName(t *testing.T) {
 	} {
 		m, _ := manifestOf(t, "[federation]\nmode = \"host\"\nrelay_urls = "+text+"\n")
 		h, err := (&box{}).newHosting(m)
-		var failure *bootstrap.Failure
+		failure, isFailure := errors.AsType[*bootstrap.Failure](err)
 		switch {
 		case ok && (err != nil || len(h.m.Federation.RelayURLs) != len(m.Federation.RelayURLs)):
 			t.Errorf("%s: %v", text, err)
-		case !ok && (!errors.As(err, &failure) || failure.Code != bootstrap.ExitManifest || !strings.Contains(err.Error(), "federation.relay_urls")):
+		case !ok && (!isFailure || failure.Code != bootstrap.ExitManifest || !strings.Contains(err.Error(), "federation.relay_urls")):
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -196,8 +196,8 @@ func TestFederationThatIsRefused(t *testing.T) {
 		b := &box{}
 		_, clientErr := b.newMember(m)
 		_, hostErr := b.newHosting(m)
-		var failure *bootstrap.Failure
-		if err := errors.Join(clientErr, hostErr); !errors.As(err, &failure) || failure.Code != bootstrap.ExitManifest || !strings.HasPrefix(failure.Error(), want) {
+		err := errors.Join(clientErr, hostErr)
+		if failure, ok := errors.AsType[*bootstrap.Failure](err); !ok || failure.Code != bootstrap.ExitManifest || !strings.HasPrefix(failure.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -152,7 +152,7 @@ func (s *self) current() (identity.Identity, bool) {
 func (s *self) podDir() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.store.PodDir(s.opened.Identity)
+	return s.store.PodDir(s.opened.Npub)
 }
 
 // errNoIdentity answers every question about an identity in a box that has none.

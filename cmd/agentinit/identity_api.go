@@ -25,7 +25,6 @@ func noIdentity() error {
 	return adapters.Errorf(adapters.CodeNotFound, "%v", errNoIdentity).With("resource", "identity", "id", "")
 }
 
-// Show implements rest.Identity.
 func (a identityAPI) Show() (rest.IdentityReport, error) {
 	i, ok := a.self.current()
 	if !ok {
@@ -34,7 +33,6 @@ func (a identityAPI) Show() (rest.IdentityReport, error) {
 	return report(i), nil
 }
 
-// Rotate implements rest.Identity.
 func (a identityAPI) Rotate(context.Context) (rest.IdentityReport, error) {
 	i, err := a.self.Rotate()
 	if errors.Is(err, errNoIdentity) {
@@ -58,7 +56,6 @@ func (a identityAPI) Export(ctx context.Context) (rest.ExportedKey, error) {
 	return rest.ExportedKey{Npub: key.Public().Npub(), Nsec: key.Nsec()}, nil
 }
 
-// Rekey implements rest.Identity.
 func (a identityAPI) Rekey(context.Context) error {
 	err := a.self.Rekey()
 	if errors.Is(err, bootstrap.ErrKeyElsewhere) {
@@ -87,7 +84,6 @@ func (a identityAPI) own(i identity.Identity) map[string]any {
 	return i.DIDDocument(base, a.self.services(a.self.b.manifest(), base))
 }
 
-// WellKnown implements rest.Identity.
 func (a identityAPI) WellKnown() (map[string]any, error) {
 	i, ok := a.self.current()
 	if !ok {

@@ -45,7 +45,6 @@ func (w intentTasks) Start(ctx context.Context, n mailbox.Notice, message []byte
 	return task.ID, err
 }
 
-// State implements mailbox.Work.
 func (w intentTasks) State(task string) mailbox.TaskState {
 	record, err := w.b.tasks.Get(task)
 	switch {

@@ -261,7 +261,6 @@ func (n *neighbours) box() (*mailbox.Mailbox, error) {
 	return box, nil
 }
 
-// Status implements rest.Mesh.
 func (n *neighbours) Status() (rest.MeshStatus, error) {
 	p, err := n.connections()
 	if err != nil {
@@ -296,7 +295,6 @@ func (n *neighbours) Status() (rest.MeshStatus, error) {
 	return out, nil
 }
 
-// Publish implements rest.Mesh.
 func (n *neighbours) Publish(ctx context.Context, m rest.MeshMessage, wait time.Duration) (rest.MeshReceipt, error) {
 	box, err := n.box()
 	if err != nil {
@@ -350,7 +348,6 @@ func receiptOf(e mailbox.Entry) rest.MeshReceipt {
 	return rest.MeshReceipt{PendingID: e.PendingID, Status: string(e.Status), EventID: e.EventID, Tries: e.Tries, Reason: e.Reason, PublishedAt: e.PublishedAt}
 }
 
-// Receipt implements rest.Mesh.
 func (n *neighbours) Receipt(id string) (rest.MeshReceipt, error) {
 	box, err := n.box()
 	if err != nil {
@@ -363,7 +360,6 @@ func (n *neighbours) Receipt(id string) (rest.MeshReceipt, error) {
 	return receiptOf(e), err
 }
 
-// Subscribe implements rest.Mesh.
 func (n *neighbours) Subscribe(_ context.Context, f rest.MeshFilter) (rest.MeshStream, error) {
 	p, err := n.connections()
 	if err != nil {
@@ -410,7 +406,7 @@ func publicKeys(field string, texts []string) (keys []string, err error) {
 	return keys, nil
 }
 
-// relayed is a subscription in the form of the API.
+// relayed is a subscription in the form of the API, a rest.MeshStream.
 type relayed struct {
 	*pool.Subscription
 	of *neighbours
@@ -422,7 +418,6 @@ func (r relayed) Close() {
 	r.of.streams.Add(-1)
 }
 
-// Next implements rest.MeshStream.
 func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {
 	e, err := r.Subscription.Next(ctx)
 	if errors.Is(err, pool.ErrClosed) {
@@ -472,7 +467,6 @@ func relayMetrics() []relayMetric {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (n *neighbours) Describe(to chan<- *prometheus.Desc) {
 	for _, m := range relayMetrics() {
 		to <- m.desc

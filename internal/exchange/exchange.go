@@ -4,6 +4,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -53,9 +54,7 @@ func (r *Recorder) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (r *Recorder) Write(b []byte) (int, error) {
-	if r.Status == 0 {
-		r.Status = http.StatusOK
-	}
+	r.Status = cmp.Or(r.Status, http.StatusOK)
 	return r.ResponseWriter.Write(b)
 }
 

@@ -223,8 +223,7 @@ func onFreePort(start func(port int) (*Server, error)) (*Server, error) {
 			return nil, err
 		}
 		s, err := start(port)
-		var ended *endedError
-		if try == portTries || !errors.As(err, &ended) {
+		if _, ok := errors.AsType[*endedError](err); try == portTries || !ok {
 			return s, err
 		}
 	}

@@ -7,6 +7,7 @@
 package hostname
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,7 @@ func dialLoopback(ctx context.Context, d *net.Dialer, network, port string) (net
 		if err == nil {
 			return conn, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
 	return nil, first
 }

@@ -145,11 +145,11 @@ func (t *target) answer(w way) string {
 
 // word is the printed form of a result.
 func word(err error) string {
-	var errno syscall.Errno
+	errno, isErrno := errors.AsType[syscall.Errno](err)
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.As(err, &errno):
+	case isErrno:
 		return unix.ErrnoName(errno)
 	}
 	return err.Error()

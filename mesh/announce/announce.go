@@ -8,6 +8,7 @@
 package announce
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,10 +92,7 @@ func messagesOf(box string, e adapters.Event) ([]nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	of := string(e.ExecutionID)
-	if of == "" {
-		of = e.Kind
-	}
+	of := cmp.Or(string(e.ExecutionID), e.Kind)
 	at := nostr.Timestamp(e.TS.Unix())
 	return []nostr.Event{
 		{Kind: KindHistory, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"t", e.Kind}}},

@@ -149,8 +149,8 @@ func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 			<-ctx.Done() // the pool may be closed: do not ask it again at once
 			return
 		}
-		var refusal *Refusal
-		if err := m.take(ctx, e.Event, e.Relay, time.Now()); errors.As(err, &refusal) && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
+		err = m.take(ctx, e.Event, e.Relay, time.Now())
+		if refusal, ok := errors.AsType[*Refusal](err); ok && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
 			soon()
 		}
 	}

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,9 +21,7 @@ var now = time.Unix(1_700_000_000, 0)
 
 func signed(t testing.TB, k *identity.Key, e nostr.Event) *nostr.Event {
 	t.Helper()
-	if e.CreatedAt == 0 {
-		e.CreatedAt = nostr.Timestamp(now.Unix())
-	}
+	e.CreatedAt = cmp.Or(e.CreatedAt, nostr.Timestamp(now.Unix()))
 	if err := k.Sign(&e); err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +67,8 @@ func reasonOf(t *testing.T, err error) string {
 	if err == nil {
 		return ""
 	}
-	var r *Refusal
-	if !errors.As(err, &r) {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
 		t.Fatalf("%v is no Refusal", err)
 	}
 	return r.Reason
@@ -80,9 +79,7 @@ func TestPolicyAdmit(t *testing.T) {
 	own, friend, stranger := relaytest.NewKey(t), relaytest.NewKey(t), relaytest.NewKey(t)
 	to := nostr.Tags{{"p", string(own.Public())}}
 	note := func(e nostr.Event) *nostr.Event {
-		if e.Kind == 0 {
-			e.Kind = 1
-		}
+		e.Kind = cmp.Or(e.Kind, 1)
 		if e.Tags == nil {
 			e.Tags = to
 		}

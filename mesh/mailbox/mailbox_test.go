@@ -855,8 +855,8 @@ func TestSendRefuses(t *testing.T) {
 		{Outgoing{Kind: 1, Content: strings.Repeat("x", 9000)}, "content"},
 		{Outgoing{Kind: KindChat, To: friend, Content: strings.Repeat("x", maxRumor)}, "content"},
 	} {
-		var invalid *InvalidError
-		if _, err := m.Send(row.o, now); !errors.As(err, &invalid) || invalid.Field != row.field {
+		_, err := m.Send(row.o, now)
+		if invalid, ok := errors.AsType[*InvalidError](err); !ok || invalid.Field != row.field {
 			t.Errorf("%.40v: %v", row.o, err)
 		}
 	}
@@ -896,8 +896,8 @@ func TestLargestPrivateMessage(t *testing.T) {
 	if err != nil || len(message.Content) != maxRumor-400 || message.PubKey != string(w.own.Public()) {
 		t.Fatal(err)
 	}
-	var invalid *InvalidError
-	if _, err := m.Send(Outgoing{Kind: KindChat, To: w.friend.Public(), Content: strings.Repeat("<", maxRumor-400)}, now); !errors.As(err, &invalid) {
+	_, err = m.Send(Outgoing{Kind: KindChat, To: w.friend.Public(), Content: strings.Repeat("<", maxRumor-400)}, now)
+	if _, ok := errors.AsType[*InvalidError](err); !ok {
 		t.Errorf("what nip59 makes six times as long: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -165,22 +166,12 @@ func TagValue(e *nostr.Event, name string) string {
 
 // HasTag tells whether the event has a tag with that name and value.
 func HasTag(e *nostr.Event, name, value string) bool {
-	for _, t := range e.Tags {
-		if len(t) > 1 && t[0] == name && t[1] == value {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Tags, func(t nostr.Tag) bool { return len(t) > 1 && t[0] == name && t[1] == value })
 }
 
 // Protected tells whether only its author may publish the event (NIP-70).
 func Protected(e *nostr.Event) bool {
-	for _, t := range e.Tags {
-		if len(t) == 1 && t[0] == "-" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Tags, func(t nostr.Tag) bool { return len(t) == 1 && t[0] == "-" })
 }
 
 // Private tells whether only the author and the recipients (tags p) may read events of that kind:
@@ -195,12 +186,9 @@ func isAnswer(kind int) bool { return kind >= KindAnswer && kind < KindAnswer+ki
 // KindAllowed tells whether kind is in allowed. In allowed, 38000 means all kinds from 38000 to
 // 38099, and 38100 all from 38100 to 38199.
 func KindAllowed(allowed []int, kind int) bool {
-	for _, a := range allowed {
-		if a == kind || a == KindIntent && IsIntent(kind) || a == KindAnswer && isAnswer(kind) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(allowed, func(a int) bool {
+		return a == kind || a == KindIntent && IsIntent(kind) || a == KindAnswer && isAnswer(kind)
+	})
 }
 
 // Newer tells whether a replaces b if only one of them is kept: the later one, or, within one second,

@@ -25,7 +25,6 @@ type visitor struct {
 	at *entrance
 }
 
-// Accept implements net.Listener.
 func (e *entrance) Accept() (net.Conn, error) {
 	c, err := e.Listener.Accept()
 	if err != nil {
@@ -45,7 +44,6 @@ func (e *entrance) Accept() (net.Conn, error) {
 // connection to make room.
 func (v *visitor) enter() bool { return v.at.knocking.Work(v) }
 
-// Close implements net.Conn.
 func (v *visitor) Close() error {
 	v.at.knocking.Leave(v)
 	return v.Conn.Close()

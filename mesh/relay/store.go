@@ -285,19 +285,8 @@ func usedBytes(ctx context.Context, tx *sql.Tx) (used int64, err error) {
 func (s *store) find(ctx context.Context, f nip01.Filter, limit int, now time.Time) (ids []string, err error) {
 	text, args := selection(f, limit, now)
 	err = s.db.Read(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, text, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return err
-			}
-			ids = append(ids, id)
-		}
-		return rows.Err()
+		ids, err = sqlite.All(ctx, tx, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) }, text, args...)
+		return err
 	})
 	return ids, err
 }

@@ -176,19 +176,10 @@ func fill(t *testing.T, s *store, r rank, name string, n int) (full int) {
 func held(t *testing.T, s *store, name string) (ids []string) {
 	t.Helper()
 	err := s.db.Read(context.Background(), func(tx *sql.Tx) error {
-		rows, err := tx.Query("SELECT id FROM events WHERE pubkey = ? ORDER BY n", name)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return err
-			}
-			ids = append(ids, id)
-		}
-		return rows.Err()
+		var err error
+		ids, err = sqlite.All(t.Context(), tx, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) },
+			"SELECT id FROM events WHERE pubkey = ? ORDER BY n", name)
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

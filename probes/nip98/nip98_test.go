@@ -405,8 +405,7 @@ func FuzzVerify(f *testing.F) {
 		if err == nil && token.Pubkey != pubkey {
 			t.Errorf("a token nobody signed is taken as %s", token.Pubkey)
 		}
-		var r *nip98.Refusal
-		if err != nil && !errors.As(err, &r) {
+		if _, ok := errors.AsType[*nip98.Refusal](err); err != nil && !ok {
 			t.Errorf("an error without a reason: %v", err)
 		}
 	})

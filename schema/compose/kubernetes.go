@@ -33,12 +33,8 @@ type Kubernetes struct {
 // the notes too.
 func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
 	w := &cluster{Box: b, k: k, names: map[string]string{"": manifestVolume}}
-	if w.k.Name == "" {
-		w.k.Name = "agentbox"
-	}
-	if w.k.Storage == "" {
-		w.k.Storage = "10Gi"
-	}
+	w.k.Name = cmp.Or(w.k.Name, "agentbox")
+	w.k.Storage = cmp.Or(w.k.Storage, "10Gi")
 	docs := []mapping{w.configMap()}
 	if env := w.fallbacks(); len(env) > 0 {
 		docs = append(docs, w.object("v1", "ConfigMap", w.k.Name+"-env", pair{"data", env}))

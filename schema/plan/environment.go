@@ -223,10 +223,10 @@ var errNotRead = errors.New("env_files are not read here")
 type unreadable struct{ error }
 
 func (r *resolver) badEnvFile(s *source, err error, first bool) {
-	var closed unreadable
+	closed, isClosed := errors.AsType[unreadable](err)
 	switch {
 	case !first || errors.Is(err, errNotRead):
-	case errors.As(err, &closed) && !r.facts.InBox:
+	case isClosed && !r.facts.InBox:
 		r.report("W127", schema.Finding{
 			Message: "program " + s.name + ": " + err.Error(), Hint: "nothing to do if the box has the file",
 		}, "programs", s.name, "env_file")

@@ -151,8 +151,8 @@ func (r *resolver) order() {
 }
 
 func (r *resolver) unordered(err error) {
-	var cycle *program.CycleError
-	if !errors.As(err, &cycle) {
+	cycle, ok := errors.AsType[*program.CycleError](err)
+	if !ok {
 		// unknown names and duplicates were removed before
 		r.report("E122", schema.Finding{Message: err.Error()}, "programs")
 		return

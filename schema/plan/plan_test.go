@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -611,9 +612,7 @@ func TestResolveIsDeterministic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if first == "" {
-			first = string(out)
-		}
+		first = cmp.Or(first, string(out))
 		if string(out) != first {
 			t.Fatal("two resolutions of the same manifest differ")
 		}

@@ -9,6 +9,7 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -382,9 +383,7 @@ func verify(readers ...io.Reader) (Report, error) {
 			if r.Problem != "" {
 				return r, nil
 			}
-			if r.First == 0 {
-				r.First = e.Seq
-			}
+			r.First = cmp.Or(r.First, e.Seq)
 			r.Last, r.Head = e.Seq, hash
 		}
 		if err := lines.Err(); err != nil {

@@ -50,9 +50,6 @@ func postStop(s *Server, r *http.Request) (any, error) {
 // bootFails gives the reason why the box ends: a required program can no longer become ready before
 // the seal. It is empty otherwise.
 func (s *Server) bootFails() string {
-	if s.cfg.Boot == nil {
-		return ""
-	}
 	if boot := s.cfg.Boot.Boot(); boot.Outcome != api.BootUnderWay && boot.Outcome != api.BootFailed {
 		return ""
 	}
@@ -277,9 +274,12 @@ func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	out := make(map[string]*api.Error)
 	one := make(map[string]error)
 	var all error
+	type named interface {
+		error
+		ProgramName() string
+	}
 	for _, e := range flatten(err) {
-		var named interface{ ProgramName() string }
-		if errors.As(e, &named) && named.ProgramName() != "" {
+		if named, ok := errors.AsType[named](e); ok && named.ProgramName() != "" {
 			one[named.ProgramName()] = e
 		} else {
 			all = e
@@ -295,13 +295,13 @@ func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 
 // refusal is the one place that gives an error of the supervisor about a program its code.
 func refusal(err error, p supervisor.Status) *api.Error {
-	var refused *supervisor.Refused
-	var unknown *supervisor.UnknownProgram
+	refused, isRefused := errors.AsType[*supervisor.Refused](err)
+	_, isUnknown := errors.AsType[*supervisor.UnknownProgram](err)
 	switch {
-	case errors.As(err, &refused) && refused.Program != "":
+	case isRefused && refused.Program != "":
 		p.State = refused.State
 		return about(codeOf(refused), p, "%s: %s", p.Name, refused.Reason)
-	case errors.As(err, &unknown):
+	case isUnknown:
 		return about(api.CodeConflict, p, "%s: removed meanwhile", p.Name)
 	case errors.Is(err, supervisor.ErrDone):
 		return about(api.CodeShuttingDown, p, "%s: %v", p.Name, err)

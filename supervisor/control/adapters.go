@@ -31,10 +31,6 @@ func (s *Server) serveAdapters() http.Handler {
 				return
 			}
 		}
-		if s.cfg.Adapters == nil {
-			s.fail(w, unsupported("adapters"))
-			return
-		}
 		defer underWay(r)() // the handler's own time limits apply from here on
 		s.bound(w)
 		s.cfg.Adapters.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), grantedKey{}, granted)))

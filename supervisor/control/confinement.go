@@ -35,9 +35,6 @@ func getConfinement(s *Server, r *http.Request) (any, error) {
 
 // refusals are the system calls that were refused to a program.
 func (s *Server) refusals(name string) []api.Refusal {
-	if s.cfg.Refusals == nil {
-		return nil
-	}
 	return toRefusals(s.cfg.Refusals(name))
 }
 
@@ -51,7 +48,7 @@ func (s *Server) refusedCalls(name string) (n uint64) {
 
 // bounds are the limits in force for the present run of a program.
 func (s *Server) bounds(p supervisor.Status) []api.ProgramLimit {
-	if s.cfg.Bounds == nil || p.PID == 0 {
+	if p.PID == 0 {
 		return nil
 	}
 	return s.cfg.Bounds(p.Name, p.Run)

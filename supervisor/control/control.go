@@ -91,8 +91,8 @@ type LogLevel interface {
 	SetLevel(level string) error
 }
 
-// Config is what a Server works with. Supervisor, Events and Owner are required. If another part is
-// nil, its routes answer CodeUnsupported.
+// Config is what a Server works with. Bridge, Audit, Wrap and Watch may be nil; the routes of Bridge and
+// Audit then answer CodeUnsupported.
 type Config struct {
 	Supervisor Supervisor
 	Events     *event.Bus

@@ -10,9 +10,6 @@ import (
 )
 
 func getCrash(s *Server, r *http.Request) (any, error) {
-	if s.cfg.Crashes == nil {
-		return nil, unsupported("crash records")
-	}
 	crashes := s.cfg.Crashes()
 	names := slices.Sorted(maps.Keys(crashes))
 	if asked := r.URL.Query()["name"]; len(asked) > 0 {

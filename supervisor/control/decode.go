@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,9 +36,9 @@ const (
 func decode[T any](body io.Reader) (T, error) {
 	var v, zero T
 	raw, err := io.ReadAll(body)
-	var tooLarge *http.MaxBytesError
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		return zero, err
 	case err == nil && len(bytes.TrimSpace(raw)) == 0:
 		return zero, nil
@@ -161,9 +162,7 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 			return out, api.Errorf(api.CodeBadRequest, "lines must be a number or all, not %q", v)
 		}
 		out.Files = out.Lines > 0
-		if out.Lines == 0 {
-			out.Lines = -1 // in logs.Query, 0 is all
-		}
+		out.Lines = cmp.Or(out.Lines, -1) // in logs.Query, 0 is all
 	}
 	for name, at := range map[string]*time.Time{"since": &out.Since, "until": &out.Until} {
 		if v := q.Get(name); v != "" {
@@ -274,9 +273,7 @@ func decodeWait(q url.Values) (api.WaitQuery, error) {
 	if err := checkNames(out.Names); err != nil {
 		return out, err
 	}
-	if out.For == "" {
-		out.For = api.ForReady
-	}
+	out.For = cmp.Or(out.For, api.ForReady)
 	if _, ok := conditions[out.For]; !ok {
 		return out, api.Errorf(api.CodeBadRequest, "unknown condition %q: write %s", out.For, api.ForAny)
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -75,10 +76,8 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 // logTroubles says why log files take no output now, by program.
 func (s *Server) logTroubles() map[string]string {
 	out := make(map[string]string)
-	if s.cfg.Logs != nil {
-		for program, err := range s.cfg.Logs.Troubles() {
-			out[program] = err.Error()
-		}
+	for program, err := range s.cfg.Logs.Troubles() {
+		out[program] = err.Error()
 	}
 	return out
 }
@@ -100,17 +99,11 @@ func hideInJSON(spec *program.Spec, text []byte) []byte {
 }
 
 func getPlan(s *Server, r *http.Request) (any, error) {
-	if s.cfg.Applier == nil {
-		return nil, unsupported("manifest to plan from")
-	}
 	plan, err := s.cfg.Applier.Plan(r.Context())
 	return json.RawMessage(plan), err
 }
 
 func getManifest(s *Server, r *http.Request) (any, error) {
-	if s.cfg.Applier == nil {
-		return nil, unsupported("manifest")
-	}
 	return s.cfg.Applier.Manifest(r.Context())
 }
 
@@ -120,24 +113,15 @@ func postApply(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.cfg.Applier == nil {
-		return nil, unsupported("manifest to apply")
-	}
 	s.audit(r, "apply", map[string]any{"dry_run": req.DryRun})
 	return s.cfg.Applier.Apply(r.Context(), req.DryRun)
 }
 
 func getReady(s *Server, _ *http.Request) (any, error) {
-	if s.cfg.Readiness == nil {
-		return nil, unsupported("readiness report")
-	}
 	return s.cfg.Readiness.Report(), nil
 }
 
 func getBoot(s *Server, r *http.Request) (any, error) {
-	if s.cfg.Boot == nil {
-		return nil, unsupported("boot record")
-	}
 	if previous, err := boolParam(r.URL.Query(), "previous"); err != nil {
 		return nil, err
 	} else if previous {
@@ -151,9 +135,6 @@ func getBoot(s *Server, r *http.Request) (any, error) {
 }
 
 func getLogLevel(s *Server, _ *http.Request) (any, error) {
-	if s.cfg.LogLevel == nil {
-		return nil, unsupported("log level")
-	}
 	return api.LogLevel{Level: s.cfg.LogLevel.Level()}, nil
 }
 
@@ -161,9 +142,6 @@ func putLogLevel(s *Server, r *http.Request) (any, error) {
 	req, err := decode[api.LogLevel](r.Body)
 	if err != nil {
 		return nil, err
-	}
-	if s.cfg.LogLevel == nil {
-		return nil, unsupported("log level")
 	}
 	if len(req.Level) > maxName {
 		return nil, api.Errorf(api.CodeBadRequest, "unknown log level")
@@ -177,9 +155,6 @@ func putLogLevel(s *Server, r *http.Request) (any, error) {
 }
 
 func postReopen(s *Server, r *http.Request) (any, error) {
-	if s.cfg.Logs == nil {
-		return nil, unsupported("captured output")
-	}
 	s.cfg.Logs.Reopen()
 	s.audit(r, "logs-reopen", nil)
 	return api.Accepted{}, nil
@@ -193,9 +168,7 @@ func postShutdown(s *Server, r *http.Request) (any, error) {
 	if len(req.Reason) > maxReason {
 		return nil, api.Errorf(api.CodeBadRequest, "reason is longer than %d bytes", maxReason)
 	}
-	if req.Reason == "" {
-		req.Reason = "asked for through the control socket"
-	}
+	req.Reason = cmp.Or(req.Reason, "asked for through the control socket")
 	s.audit(r, "shutdown", map[string]any{"reason": req.Reason})
 	s.cfg.Supervisor.Shutdown(req.Reason)
 	return api.Accepted{Accepted: true}, nil

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -126,22 +125,6 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		}
 	}
 	equal(t, b.Snapshot().Programs[0].Run, uint64(1))
-}
-
-func TestUnsupportedIsSaid(t *testing.T) {
-	b := controltest.New()
-	cfg := control.Config{Supervisor: b, Events: b.Bus, Owner: b.Owners, UID: uint32(os.Geteuid())}
-	path := controltest.Serve(t, cfg)
-	bodies := map[string]string{"/v1/log-level": `{"level":"info"}`, "/v1/start": `{"all":true}`}
-	for _, target := range []string{
-		"GET /v1/logs", "GET /v1/plan", "POST /v1/apply", "GET /v1/ready", "GET /v1/wait", "GET /v1/boot",
-		"GET /v1/log-level", "PUT /v1/log-level", "GET /livez", "GET /v1/meta",
-	} {
-		method, p, _ := strings.Cut(target, " ")
-		if status, body := ask(t, path, method, p, bodies[p]); status != http.StatusNotImplemented {
-			t.Errorf("%s: %d %s", target, status, body)
-		}
-	}
 }
 
 // TestGarbageDisturbsNothing sends garbage on many connections while it serves others.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -51,12 +52,7 @@ func listenEvents(s *Server, r *http.Request) (func(io.ReadWriteCloser) error, e
 	if peer.Program != nobodysProgram {
 		id.group, _, _ = strings.Cut(peer.Program, ":")
 	}
-	if id.name == "" {
-		id.name = id.group
-	}
-	if id.name == "" {
-		id.name = "listener"
-	}
+	id.name = cmp.Or(id.name, id.group, "listener")
 	if id.group == "" {
 		id.alone = new(byte)
 	}

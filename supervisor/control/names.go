@@ -118,12 +118,7 @@ func where(programs []supervisor.Status, match func(supervisor.Status) bool) []i
 }
 
 func sameGroup(found []int, programs []supervisor.Status) bool {
-	for _, i := range found {
-		if programs[i].Group != programs[found[0]].Group {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(found, func(i int) bool { return programs[i].Group != programs[found[0]].Group })
 }
 
 const maxCandidates = 5

@@ -96,12 +96,12 @@ func TestLaterPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		wanted := laterPrograms(asked, found)
-		for _, name := range strings.Fields(c.later) {
+		for name := range strings.FieldsSeq(c.later) {
 			if !wanted(name) {
 				t.Errorf("%q does not mean %q", c.names, name)
 			}
 		}
-		for _, name := range strings.Fields(c.others) {
+		for name := range strings.FieldsSeq(c.others) {
 			if wanted(name) {
 				t.Errorf("%q means %q", c.names, name)
 			}

@@ -36,7 +36,6 @@ func withoutPassed(conn net.Conn, raw syscall.RawConn, strays *lateclose.Strays)
 	return &passedConn{Conn: conn, raw: raw, strays: strays}
 }
 
-// Read implements net.Conn.
 func (c *passedConn) Read(b []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -78,12 +77,10 @@ func (c *passedConn) Close() error {
 	return err
 }
 
-// SetDeadline implements net.Conn.
 func (c *passedConn) SetDeadline(t time.Time) error {
 	return c.unlessClosed(func() error { return c.Conn.SetDeadline(t) })
 }
 
-// SetReadDeadline implements net.Conn.
 func (c *passedConn) SetReadDeadline(t time.Time) error {
 	return c.unlessClosed(func() error { return c.Conn.SetReadDeadline(t) })
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -162,9 +163,7 @@ func checkMediaType(r *http.Request) error {
 	if err == nil && (mt == "application/json" || strings.HasSuffix(mt, "+json")) {
 		return nil
 	}
-	if given == "" {
-		given = "a body without Content-Type"
-	}
+	given = cmp.Or(given, "a body without Content-Type")
 	return api.Errorf(api.CodeMediaType, "the body must be application/json, not %.100s; send the header Content-Type: application/json", given)
 }
 

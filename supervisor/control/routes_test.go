@@ -668,8 +668,8 @@ func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the socket file is still there: %v", err)
 	}
-	var unreachable *api.UnreachableError
-	if _, err := c.Status(t.Context()); !errors.As(err, &unreachable) {
+	_, err = c.Status(t.Context())
+	if _, ok := errors.AsType[*api.UnreachableError](err); !ok {
 		t.Fatalf("got %v, want unreachable", err)
 	}
 }

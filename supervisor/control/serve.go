@@ -75,9 +75,9 @@ func asItIs(http.ResponseWriter, *http.Request) error { return nil }
 // wait.
 func takeBody(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var tooLarge *http.MaxBytesError
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		return err
 	case err != nil:
 		return api.Errorf(api.CodeBadRequest, "cannot read the request's body: %v", err)
@@ -87,10 +87,6 @@ func takeBody(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Probes == nil {
-		s.fail(w, unsupported("probes"))
-		return
-	}
 	s.bound(w)
 	s.cfg.Probes.ServeHTTP(w, r)
 }
@@ -163,17 +159,17 @@ func (s *Server) bound(w http.ResponseWriter) {
 
 // asProblem is the one place that turns an error into an answer.
 func asProblem(err error) *api.Error {
-	var problem *api.Error
-	var tooLarge *http.MaxBytesError
-	var refused *supervisor.Refused
+	problem, isProblem := errors.AsType[*api.Error](err)
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
+	refused, isRefused := errors.AsType[*supervisor.Refused](err)
 	switch {
-	case errors.As(err, &problem):
+	case isProblem:
 		return problem
-	case errors.As(err, &refused):
+	case isRefused:
 		return api.Errorf(codeOf(refused), "%v", refused)
 	case errors.Is(err, supervisor.ErrDone):
 		return api.Errorf(api.CodeShuttingDown, "agentinit is shutting down")
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		return api.Errorf(api.CodeTooLarge, "the request's body is larger than %d bytes", tooLarge.Limit)
 	}
 	// errors.Join writes each error on a line of its own, and a message is one line.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -18,6 +19,11 @@ type starting struct {
 
 func (s starting) Started() <-chan struct{}      { return s.started }
 func (s starting) Snapshot() supervisor.Snapshot { return supervisor.Snapshot{} }
+
+// intact are logs without trouble.
+type intact struct{ Logs }
+
+func (intact) Troubles() map[string]error { return nil }
 
 // Only an answer for a script waits while the box starts, and not longer than startingPause.
 func TestStatusForScriptsWaitsWhileTheBoxStarts(t *testing.T) {
@@ -38,8 +44,9 @@ func TestStatusForScriptsWaitsWhileTheBoxStarts(t *testing.T) {
 			} else {
 				time.AfterFunc(tc.startIn, func() { close(box.started) })
 			}
+			cfg := Config{Supervisor: box, Events: event.NewBus(64), Logs: intact{}, Usage: func() []api.ProgramUsage { return nil }}
 			began := time.Now()
-			if _, err := getStatus(New(Config{Supervisor: box, Events: event.NewBus(64)}), httptest.NewRequest("GET", "/v1/status"+tc.query, nil)); err != nil {
+			if _, err := getStatus(New(cfg), httptest.NewRequest("GET", "/v1/status"+tc.query, nil)); err != nil {
 				t.Fatal(err)
 			}
 			if took := time.Since(began); took != tc.want {

@@ -29,7 +29,7 @@ func troubled(p supervisor.Status) bool {
 
 // lastOutput is the last output of the latest run.
 func (s *Server) lastOutput(ctx context.Context, p supervisor.Status) []api.LogLine {
-	if s.cfg.Logs == nil || p.Run == 0 {
+	if p.Run == 0 {
 		return nil
 	}
 	var out []api.LogLine

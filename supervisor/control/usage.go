@@ -60,17 +60,10 @@ func threadTime() time.Duration {
 }
 
 func getUsage(s *Server, _ *http.Request) (any, error) {
-	if s.cfg.Usage == nil {
-		return nil, unsupported("accounting of programs")
-	}
 	return s.readUsage(), nil
 }
 
-// readUsage is empty if Config.Usage is nil.
 func (s *Server) readUsage() api.Usage {
-	if s.cfg.Usage == nil {
-		return api.Usage{}
-	}
 	return s.usage.sample(
 		func(at time.Time) api.Usage { return api.Usage{Time: at, Programs: s.cfg.Usage()} },
 		func(u *api.Usage, pause time.Duration) { u.NextMS = pause.Milliseconds() },
@@ -111,9 +104,6 @@ func getProcesses(s *Server, r *http.Request) (any, error) {
 	p, err := resolveOne(r.URL.Query().Get("name"), s.cfg.Supervisor.Snapshot().Programs)
 	if err != nil {
 		return nil, err
-	}
-	if s.cfg.Processes == nil {
-		return nil, unsupported("accounting of programs")
 	}
 	return s.trees.of(treeKey{p.Name, p.Run}).sample(
 		func(at time.Time) api.Processes {

@@ -83,9 +83,6 @@ func getWait(s *Server, r *http.Request) (any, error) {
 }
 
 func (s *Server) waitBox(ctx context.Context, w *watch) (any, error) {
-	if s.cfg.Readiness == nil {
-		return nil, unsupported("readiness report")
-	}
 	for {
 		report := s.cfg.Readiness.Report()
 		if report.Ready {

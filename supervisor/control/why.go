@@ -36,9 +36,6 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 
 // manifestFile is the path of the manifest, or "" if it is not known.
 func (s *Server) manifestFile() string {
-	if s.cfg.Boot == nil {
-		return ""
-	}
 	return s.cfg.Boot.Boot().Manifest
 }
 

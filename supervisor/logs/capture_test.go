@@ -701,9 +701,7 @@ func TestReadMergesFiltersAndFollows(t *testing.T) {
 	p := newPlane(t, Config{})
 	a, aOut, aErr := open(t, p, Options{Program: "a", Run: 1, To: ToNone})
 	b, bOut, bErr := open(t, p, Options{Program: "b", Run: 9, To: ToNone})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	next, stop := pull(p, ctx, Query{Follow: true})
+	next, stop := pull(p, t.Context(), Query{Follow: true})
 	defer stop()
 	// The test waits for each line before it writes the next, so the order is known.
 	for i, f := range []*os.File{aOut, bOut, aErr, bErr, aOut} {

@@ -246,7 +246,7 @@ func (f *fileSink) missing(n int) error {
 		return err // it has just begun to work again
 	}
 	why := *failure
-	if errno := syscall.Errno(0); errors.As(why, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](why); ok {
 		why = errno // the errors around it name the path again
 	}
 	return fmt.Errorf("%w: %w", err, why)

@@ -205,11 +205,7 @@ func (p *Plane) list(names []string) []*programLog {
 		}
 		return list
 	}
-	list := make([]*programLog, 0, len(p.programs))
-	for _, pl := range p.programs {
-		list = append(list, pl)
-	}
-	return list
+	return slices.Collect(maps.Values(p.programs))
 }
 
 // Flush waits until the console and all files have taken what was handed to them, or until ctx

@@ -194,7 +194,7 @@ func TestRotationWhileFilesAreRead(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "web.log")
 		before := []string{path + "." + time.Now().Add(-time.Hour).UTC().Format(rotated.Layout), path}
 		for i, name := range before {
-			if err := os.WriteFile(name, []byte(fmt.Sprintf("earlier %d\nearlier %d\n", 2*i, 2*i+1)), 0o600); err != nil {
+			if err := os.WriteFile(name, fmt.Appendf(nil, "earlier %d\nearlier %d\n", 2*i, 2*i+1), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

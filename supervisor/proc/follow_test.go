@@ -12,7 +12,7 @@ func childOf(t testing.TB, o *Owner, p Process) int {
 	t.Helper()
 	var pids []int
 	waitUntil(t, "the shell has a child", func() bool {
-		pids = o.Members(p.ID)
+		pids = o.members(p.ID)
 		return len(pids) == 2
 	})
 	return pids[1]

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -80,13 +81,7 @@ func (o *Owner) everything() []task {
 	o.mu.Lock()
 	o.lookForAdoptees()
 	o.kickSweep() // the Owner still has to find the programs of new adoptees
-	roots := make([]int, 0, len(o.byPID)+len(o.adopted))
-	for pid := range o.byPID {
-		roots = append(roots, pid)
-	}
-	for pid := range o.adopted {
-		roots = append(roots, pid)
-	}
+	roots := slices.AppendSeq(slices.Collect(maps.Keys(o.byPID)), maps.Keys(o.adopted))
 	o.mu.Unlock()
 	return descend(tasksOf(roots))
 }

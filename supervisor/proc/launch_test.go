@@ -59,8 +59,7 @@ func TestCloneErrors(t *testing.T) {
 	for errno, want := range map[syscall.Errno]string{
 		syscall.EAGAIN: "limit of processes", syscall.ENOMEM: "limit of processes", syscall.EINVAL: "qemu-user", syscall.EPERM: "",
 	} {
-		var start *StartError
-		if !errors.As(l.cloneError(errno), &start) || start.Err != errno || !strings.Contains(start.Hint, want) || want == "" && start.Hint != "" {
+		if start, ok := errors.AsType[*StartError](l.cloneError(errno)); !ok || start.Err != errno || !strings.Contains(start.Hint, want) || want == "" && start.Hint != "" {
 			t.Errorf("%v: %+v", errno, start)
 		}
 	}

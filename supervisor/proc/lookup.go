@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -93,9 +94,7 @@ func lookPath(c *Command) (string, error) {
 	}
 	var denied string
 	for dir := range strings.SplitSeq(path, ":") {
-		if dir == "" {
-			dir = "."
-		}
+		dir = cmp.Or(dir, ".")
 		file := dir + "/" + c.Path
 		st, err := os.Stat(inDir(c.Dir, file))
 		if err != nil || st.IsDir() {

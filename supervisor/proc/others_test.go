@@ -125,7 +125,7 @@ func TestSignalSoonLeavesTheRest(t *testing.T) {
 		t.Errorf("ended: %v, want %v", ended, want)
 	}
 	for _, id := range ids[1:3] {
-		if got := o.Members(id); len(got) == 0 {
+		if got := o.members(id); len(got) == 0 {
 			t.Error("one that needs SignalAsked has ended")
 		}
 		if err := o.Kill(id); err != nil {

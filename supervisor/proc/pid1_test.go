@@ -42,8 +42,7 @@ func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, faile
 		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=120s", "-test.short="+strconv.FormatBool(testing.Short()))
 	c.Env = append(append(os.Environ(), inNamespace+"=1"), extraEnv...)
 	out, err := c.CombinedOutput()
-	var ee *exec.ExitError
-	if err != nil && !errors.As(err, &ee) {
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
 		t.Fatal(err)
 	}
 	return false, string(out), err != nil

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -41,9 +42,7 @@ func newOwner(t testing.TB, opts Options) *Owner {
 // with other work.
 func patientOwner(t testing.TB, opts Options) *Owner {
 	t.Helper()
-	if opts.KillTimeout == 0 {
-		opts.KillTimeout = patience
-	}
+	opts.KillTimeout = cmp.Or(opts.KillTimeout, patience)
 	o, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +71,7 @@ func next(t testing.TB, o *Owner, id uint64, kind ExitKind) Exit {
 				return e
 			}
 		case <-timeout:
-			t.Fatalf("no notice of kind %d about process %d; members: %v; stats: %+v", kind, id, o.Members(id), o.Stats())
+			t.Fatalf("no notice of kind %d about process %d; members: %v; stats: %+v", kind, id, o.members(id), o.Stats())
 		}
 	}
 }
@@ -187,8 +186,7 @@ func TestStartErrors(t *testing.T) {
 				tc.c.OOMScoreAdj = &score
 			}
 			_, err := o.Start(tc.c)
-			var se *StartError
-			if !errors.As(err, &se) || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
+			if se, ok := errors.AsType[*StartError](err); !ok || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
 				t.Errorf("%s (score %v): got %v", tc.name, scored, err)
 			}
 		}

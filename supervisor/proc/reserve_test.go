@@ -54,8 +54,8 @@ func TestStartsLeaveDescriptors(t *testing.T) {
 		}
 		return len(files)
 	}
-	var refused *StartError
-	if err := fill(); !errors.As(err, &refused) || !errors.Is(err, unix.EMFILE) || refused.Hint == "" {
+	err = fill()
+	if refused, ok := errors.AsType[*StartError](err); !ok || !errors.Is(err, unix.EMFILE) || refused.Hint == "" {
 		t.Fatalf("refused with %v", err)
 	}
 	if n := spare(); n < 20 || len(running) < 10 {

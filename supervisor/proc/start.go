@@ -337,19 +337,19 @@ func (l *launch) cloneError(errno syscall.Errno) error {
 
 // forkHere forks from a thread whose children are listed. What a program makes with CLONE_PARENT
 // (clone(2)) becomes a child of the same thread.
-func (o *Owner) forkHere(l *launch) (errno syscall.Errno) {
+func (o *Owner) forkHere(l *launch) syscall.Errno {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	o.mu.Lock()
 	err := o.children.of(unix.Gettid())
 	o.mu.Unlock()
-	if err != nil && !errors.As(err, &errno) {
-		errno = syscall.EIO
+	if err == nil {
+		return l.spawn()
 	}
-	if errno != 0 {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
 	}
-	return l.spawn()
+	return syscall.EIO
 }
 
 // adjustOOM sets the score of a program that runs. Before its exec, a new process of an ordinary

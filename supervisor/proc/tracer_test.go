@@ -162,7 +162,7 @@ func TestAStoppedTraceeBelongsToItsProgram(t *testing.T) {
 		t.Skipf("tracing is refused here: %s", said)
 	}
 	waitUntil(t, "the orphan has stopped", func() bool { return isStopped(orphan) })
-	if members := o.Members(p.ID); !slices.Contains(members, orphan) {
+	if members := o.members(p.ID); !slices.Contains(members, orphan) {
 		t.Errorf("%d is not among the members %v", orphan, members)
 	}
 	signal.Notify(o.sigchld, syscall.SIGCHLD)

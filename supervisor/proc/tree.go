@@ -458,20 +458,3 @@ func (p *process) inScope(tasks []task, scope Scope) []task {
 		return scope == ScopeProcess && t.pid != p.pid || scope == ScopeGroup && t.pgrp != p.pid
 	})
 }
-
-// Members lists the pids of the living members of a started process, the process itself first while
-// it lives. The list is empty for an unknown id.
-func (o *Owner) Members(id uint64) []int {
-	o.mu.Lock()
-	p := o.byID[id]
-	known := p != nil && p.pid != 0
-	o.mu.Unlock()
-	if !known {
-		return nil
-	}
-	var pids []int
-	for _, t := range o.tree(p) {
-		pids = append(pids, t.pid)
-	}
-	return pids
-}

@@ -214,7 +214,7 @@ func TestEmptiedWaitsForEscapees(t *testing.T) {
 	p := startTester(t, o, prog(bin, "setsid-escape"))
 	escapee := p.number(t)
 	next(t, o, p.ID, Exited)
-	if got := o.Members(p.ID); !slices.Equal(got, []int{escapee}) {
+	if got := o.members(p.ID); !slices.Equal(got, []int{escapee}) {
 		t.Fatalf("members %v, want the escapee %d", got, escapee)
 	}
 	select {
@@ -249,7 +249,7 @@ func TestKillStoppedAndTrees(t *testing.T) {
 	for range 40 {
 		p.line(t)
 	}
-	members := o.Members(p.ID)
+	members := o.members(p.ID)
 	if len(members) != 40 {
 		t.Errorf("%d members, want 40", len(members))
 	}
@@ -311,7 +311,7 @@ func TestKillForkBomb(t *testing.T) {
 	// Each generation doubles. The depth in the argument limits the bomb to about 2^9 processes.
 	c := sh(`b() { if [ $1 -gt 0 ]; then b $(($1-1)) & b $(($1-1)) & wait; fi; sleep 1000; }; b 8`)
 	p := mustStart(t, o, c)
-	for len(o.Members(p.ID)) < 20 {
+	for len(o.members(p.ID)) < 20 {
 		if !alivePID(p.PID) {
 			t.Fatal("it ended by itself")
 		}
@@ -391,7 +391,7 @@ func TestOwns(t *testing.T) {
 	for range 3 {
 		p.line(t)
 	}
-	for _, pid := range o.Members(p.ID) {
+	for _, pid := range o.members(p.ID) {
 		if id, ok := o.Owns(pid); id != p.ID || !ok {
 			t.Errorf("member %d: %d, %v", pid, id, ok)
 		}
@@ -699,4 +699,21 @@ func TestKillOfTheTreeIsByUs(t *testing.T) {
 	if e := next(t, o, p.ID, Exited); e.Signal() != syscall.SIGKILL || !e.ByUs {
 		t.Errorf("got %+v", e)
 	}
+}
+
+// members lists the pids of the living members of a started process, the process itself first while
+// it lives. The list is empty for an unknown id.
+func (o *Owner) members(id uint64) []int {
+	o.mu.Lock()
+	p := o.byID[id]
+	known := p != nil && p.pid != 0
+	o.mu.Unlock()
+	if !known {
+		return nil
+	}
+	var pids []int
+	for _, t := range o.tree(p) {
+		pids = append(pids, t.pid)
+	}
+	return pids
 }

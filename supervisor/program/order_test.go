@@ -130,22 +130,20 @@ func TestPlannedStop(t *testing.T) {
 
 func TestOrderErrors(t *testing.T) {
 	_, err := Waves(Pointers(progs("x 1 a 1", "a 1 b 1", "b 1 c 1", "c 1 a 1")))
-	var cycle *CycleError
-	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a b c a]]" {
+	if cycle, ok := errors.AsType[*CycleError](err); !ok || fmt.Sprint(cycle.Cycles) != "[[a b c a]]" {
 		t.Errorf("%v", err)
 	}
 	_, err = Waves(Pointers(progs("a 1 a 1")))
-	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[a a]]" {
+	if cycle, ok := errors.AsType[*CycleError](err); !ok || fmt.Sprint(cycle.Cycles) != "[[a a]]" {
 		t.Errorf("%v", err)
 	}
 	// b and c are a cycle on the way of that of a and d; e and f are one apart.
 	_, err = Waves(Pointers(progs("x 1 a 1", "a 1 b,d 1", "b 1 c 1", "c 1 b 1", "d 1 a 1", "e 1 f,x 1", "f 1 e 1")))
-	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycles) != "[[b c b] [a d a] [e f e]]" {
+	if cycle, ok := errors.AsType[*CycleError](err); !ok || fmt.Sprint(cycle.Cycles) != "[[b c b] [a d a] [e f e]]" {
 		t.Errorf("%v", err)
 	}
 	_, _, err = criticalStop(Pointers(progs("a 1 nosuch 1")), false)
-	var unknown *UnknownNeedError
-	if !errors.As(err, &unknown) || unknown.Need != "nosuch" {
+	if unknown, ok := errors.AsType[*UnknownNeedError](err); !ok || unknown.Need != "nosuch" {
 		t.Errorf("%v", err)
 	}
 	_, err = StopScale(Pointers(progs("a 1 - 1", "a 1 - 1")), 0)

@@ -548,8 +548,9 @@ func TestTurns(t *testing.T) {
 		synctest.Wait()
 		later, last := map[time.Duration]bool{}, time.Duration(0)
 		for range 100 {
-			var e *adapters.Error
-			if err := h.enter(t.Context()); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() < max(time.Second, last) || e.RetryAfter() > 15*time.Second {
+			err := h.enter(t.Context())
+			e, ok := errors.AsType[*adapters.Error](err)
+			if !ok || e.Code != adapters.CodeUnavailable || e.RetryAfter() < max(time.Second, last) || e.RetryAfter() > 15*time.Second {
 				t.Fatalf("%v", err)
 			}
 			last = e.RetryAfter()
@@ -605,8 +606,8 @@ func TestRegistryIsBounded(t *testing.T) {
 			t.Errorf("%d boxes are counted", n)
 		}
 		h.members.Store(maxBoxes)
-		var e *adapters.Error
-		if _, err := h.Register(t.Context(), "member token", box("box-2", "boot-1")); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() != maxPause {
+		_, err := h.Register(t.Context(), "member token", box("box-2", "boot-1"))
+		if e, ok := errors.AsType[*adapters.Error](err); !ok || e.Code != adapters.CodeUnavailable || e.RetryAfter() != maxPause {
 			t.Errorf("one box more than the registry takes: %v", err)
 		}
 		g = register(t, h, "box-1", "boot-2") // the registry knows this box

@@ -128,8 +128,8 @@ func herd(t *testing.T, boxes int, each, spread time.Duration) (again int, took 
 						s, _ = federation.Step(s, federation.Registered{Call: s.Call, ID: g.SessionID}, time.Now())
 						break
 					}
-					var e *adapters.Error
-					if !errors.As(err, &e) || e.Code != adapters.CodeUnavailable {
+					e, ok := errors.AsType[*adapters.Error](err)
+					if !ok || e.Code != adapters.CodeUnavailable {
 						t.Error(err)
 						return
 					}

@@ -342,7 +342,7 @@ func (c *ldContext) meaning(t *ldTerm, name string, m map[string]any, d *definit
 		if t.iri, err = c.expand(s, inVocabulary, d); err != nil {
 			return err
 		}
-		if t.iri == "@context" || !isKeyword(t.iri) && !HasScheme(t.iri) && !strings.HasPrefix(t.iri, "_:") {
+		if t.iri == "@context" || !isKeyword(t.iri) && !hasScheme(t.iri) && !strings.HasPrefix(t.iri, "_:") {
 			t.iri = ""
 			return c.invalid("the IRI of a term is relative")
 		}
@@ -360,7 +360,7 @@ func (c *ldContext) meaning(t *ldTerm, name string, m map[string]any, d *definit
 	if prefix, suffix, ok := strings.Cut(name, ":"); ok && prefix != "" && !strings.HasPrefix(suffix, "//") && c.terms[prefix].iri != "" {
 		t.iri = c.terms[prefix].iri + suffix
 	}
-	if !HasScheme(t.iri) {
+	if !hasScheme(t.iri) {
 		t.iri = ""
 		return c.invalid("a term has no IRI")
 	}
@@ -400,7 +400,7 @@ func (c *ldContext) compact(s string, where scope, d *definition) (string, error
 		if namespace := c.namespace(prefix); namespace != "" {
 			return namespace + suffix, nil
 		}
-		if HasScheme(s) {
+		if hasScheme(s) {
 			return s, nil
 		}
 	}

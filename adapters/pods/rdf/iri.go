@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// HasScheme tells whether ref begins with a scheme and ":", as an absolute IRI does (RFC 3986, 3.1).
-func HasScheme(ref string) bool { return schemeEnd(ref) > 0 }
+// hasScheme tells whether ref begins with a scheme and ":", as an absolute IRI does (RFC 3986, 3.1).
+func hasScheme(ref string) bool { return schemeEnd(ref) > 0 }
 
 // schemeEnd is the position of the colon behind a scheme, or 0.
 func schemeEnd(ref string) int {
@@ -26,7 +26,7 @@ func schemeEnd(ref string) int {
 // validIRI tells whether s is absolute and has none of the characters that end an IRI in Turtle or
 // would need an escape there (Turtle, IRIREF). Without this test, an IRI could bring triples of its own into
 // a document that is written.
-func validIRI(s string) bool { return HasScheme(s) && cleanIRI(s) }
+func validIRI(s string) bool { return hasScheme(s) && cleanIRI(s) }
 
 // Reference is what stands between < and > in Turtle, N3 and SPARQL, without its escapes. An escape must
 // not bring in what may not be there without it.
@@ -108,7 +108,7 @@ func (r Resolver) Below(ref string) (Resolver, error) {
 // Resolve makes a reference absolute (RFC 3986, 5.2). An absolute reference stays unchanged; without
 // a base, a relative one is an error.
 func (r Resolver) Resolve(ref string) (string, error) {
-	if HasScheme(ref) {
+	if hasScheme(ref) {
 		return ref, nil
 	}
 	if !r.set || r.base.scheme == "" {

@@ -135,7 +135,7 @@ func (w *ldWalker) named(s string) (string, error) {
 	if len(s) > maxIRI {
 		return "", errLongIRI
 	}
-	if w.rename != nil && HasScheme(s) {
+	if w.rename != nil && hasScheme(s) {
 		s = w.rename(s)
 	}
 	return s, nil
@@ -239,7 +239,7 @@ func (w *ldWalker) open(m map[string]any, ctx *ldContext) (*ldObject, error) {
 			if err := w.unsupported("a property is a blank node"); err != nil {
 				return nil, err
 			}
-		case HasScheme(name):
+		case hasScheme(name):
 			t := ctx.terms[key]
 			o.properties = append(o.properties, ldProperty{iri: name, term: t, value: m[key], reverse: t.reverse})
 		}

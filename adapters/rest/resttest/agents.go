@@ -73,6 +73,5 @@ func (a *Agents) SendInput(ctx context.Context, id string, data []byte, eof bool
 	if !utf8.Valid(data) {
 		body.Data, body.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
 	}
-	err := a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentPath(id) + "/input"}, body, nil)
-	return err
+	return a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentPath(id) + "/input"}, body, nil)
 }

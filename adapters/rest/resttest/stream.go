@@ -93,7 +93,6 @@ func (s *agentStream) read(ctx context.Context, body io.Reader) error {
 	return io.EOF
 }
 
-// Next implements adapters.AgentStream.
 func (s *agentStream) Next(ctx context.Context) (adapters.AgentEvent, error) {
 	if err := ctx.Err(); err != nil {
 		return adapters.AgentEvent{}, placed(err)

@@ -174,7 +174,7 @@ func (c *converter) readGroups() error {
 		if t.err == nil && !written {
 			t.err = c.refusal(s, nil, "programs is missing", "write programs=NAME,NAME")
 		}
-		for _, program := range strings.Split(list, ",") {
+		for program := range strings.SplitSeq(list, ",") {
 			if program = strings.TrimSpace(program); program == "" || t.err != nil {
 				continue
 			}

@@ -179,7 +179,7 @@ func (c *converter) include(files Files) (unmatched []string, err error) {
 	t := c.table(s)
 	text, ok := t.plain("files")
 	if !ok {
-		for _, pattern := range strings.Fields(e.value) {
+		for pattern := range strings.FieldsSeq(e.value) {
 			if strings.Contains(strings.ReplaceAll(pattern, "%(here)s", ""), "%(") {
 				e.value = pattern
 				break
@@ -187,7 +187,7 @@ func (c *converter) include(files Files) (unmatched []string, err error) {
 		}
 		return nil, cmp.Or[error](t.err, c.refusal(s, &e, "the path depends on the environment", "write the path itself"))
 	}
-	for _, pattern := range strings.Fields(text) {
+	for pattern := range strings.FieldsSeq(text) {
 		if !filepath.IsAbs(pattern) {
 			pattern = e.dir + "/" + pattern
 		}

@@ -37,11 +37,11 @@ func (t *table) events() (events, missing []string) {
 			continue
 		}
 		err := supervisord.CheckEvent(name)
-		var none *supervisord.NoEquivalentError
+		none, isNone := errors.AsType[*supervisord.NoEquivalentError](err)
 		switch {
 		case err == nil:
 			events = append(events, name)
-		case errors.As(err, &none):
+		case isNone:
 			missing = append(missing, none.Error())
 		default:
 			t.fail("events", err.Error(), "write names of supervisord's events with commas between them")

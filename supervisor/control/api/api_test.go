@@ -90,7 +90,7 @@ func serve(t *testing.T, answer string) *Client {
 }
 
 func TestStrangeServers(t *testing.T) {
-	unreachable := func(err error) bool { var u *UnreachableError; return errors.As(err, &u) }
+	unreachable := func(err error) bool { _, ok := errors.AsType[*UnreachableError](err); return ok }
 	internal := func(err error) bool { return CodeOf(err) == CodeInternal }
 	const ok = "HTTP/1.1 200 OK\r\n"
 	for name, c := range map[string]struct {
@@ -125,11 +125,12 @@ func TestStreamThatBreaksIsNoEnd(t *testing.T) {
 	if n, err := count(serve(t, head+"{\"seq\":1}\n\n{\"seq\":2}\n{}\n")); n != 2 || err != nil {
 		t.Errorf("complete: %d %v", n, err)
 	}
-	var u *UnreachableError
-	if n, err := count(serve(t, head+"{\"seq\":1}\n")); n != 1 || !errors.As(err, &u) {
+	n, err := count(serve(t, head+"{\"seq\":1}\n"))
+	if _, ok := errors.AsType[*UnreachableError](err); n != 1 || !ok {
 		t.Errorf("broken: %d %v", n, err)
 	}
-	if n, err := count(serve(t, head+"{\"seq\":1}\n{\"se")); n != 1 || !errors.As(err, &u) {
+	n, err = count(serve(t, head+"{\"seq\":1}\n{\"se"))
+	if _, ok := errors.AsType[*UnreachableError](err); n != 1 || !ok {
 		t.Errorf("broken in a line: %d %v", n, err)
 	}
 	if _, err := count(serve(t, head+"[]\n")); CodeOf(err) != CodeInternal {
@@ -139,7 +140,7 @@ func TestStreamThatBreaksIsNoEnd(t *testing.T) {
 		t.Errorf("endless line: %v", err)
 	}
 	enough := errors.New("enough")
-	err := serve(t, head+"{\"seq\":1}\n{}\n").Events(t.Context(), 0, false, func(Event) error { return enough })
+	err = serve(t, head+"{\"seq\":1}\n{}\n").Events(t.Context(), 0, false, func(Event) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("the callback's error: %v", err)
 	}
@@ -318,8 +319,7 @@ func TestRequestsToAFrozenServerEnd(t *testing.T) {
 				},
 			} {
 				err := ask()
-				var u *UnreachableError
-				if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &u) || !strings.Contains(err.Error(), c.want)) {
+				if _, ok := errors.AsType[*UnreachableError](err); c.want == "" && err != nil || c.want != "" && (!ok || !strings.Contains(err.Error(), c.want)) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}

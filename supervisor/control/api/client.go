@@ -371,11 +371,11 @@ func (b *connBody) Close() error { return b.release() }
 
 // lost tells whether the context or the connection has ended, or the request was never whole.
 func (c *Client) lost(ctx context.Context, err error) error {
-	var unread *unreadError
+	unread, isUnread := errors.AsType[*unreadError](err)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.As(err, &unread):
+	case isUnread:
 		return unread.error
 	}
 	return &UnreachableError{Socket: c.socket, Err: err}

@@ -106,8 +106,7 @@ func (e *UnreachableError) Error() string {
 		hint = " (is agentinit running? --socket or $AGENTCTL_SOCKET names another socket)"
 	}
 	cause := e.Err
-	var dial *net.OpError
-	if errors.As(cause, &dial) && dial.Addr != nil && dial.Addr.String() == e.Socket {
+	if dial, ok := errors.AsType[*net.OpError](cause); ok && dial.Addr != nil && dial.Addr.String() == e.Socket {
 		cause = dial.Err // without the socket, which is named already
 	}
 	return fmt.Sprintf("cannot reach agentinit at %s: %v%s", e.Socket, cause, hint)

@@ -8,6 +8,7 @@ package listing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,12 +60,7 @@ var running, backoff, exited, fatal = program.Running.String(), program.Backoff.
 // AllRunning tells whether each program is running. A oneshot that has completed and a schedule
 // before, in and after a run count as running.
 func AllRunning(programs []Program) bool {
-	for _, p := range programs {
-		if !runs(p) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(programs, func(p Program) bool { return !runs(p) })
 }
 
 func runs(p Program) bool {

@@ -13,7 +13,6 @@ type fault struct {
 	text string
 }
 
-// Error implements error.
 func (f *fault) Error() string { return f.text }
 
 // The faults of supervisord's interface that occur here, with its numbers.
@@ -71,11 +70,10 @@ func faultName(code int) string {
 
 // asFault is the one place that turns an error into a fault.
 func asFault(err error) *fault {
-	var f *fault
-	switch {
-	case errors.As(err, &f):
+	if f, ok := errors.AsType[*fault](err); ok {
 		return f
-	case api.CodeOf(err) == api.CodeShuttingDown:
+	}
+	if api.CodeOf(err) == api.CodeShuttingDown {
 		return newFault(shutdownState, "")
 	}
 	return newFault(failed, err.Error())

@@ -40,8 +40,7 @@ func Answer(ctx context.Context, box *api.Client, body io.Reader) ([]byte, error
 	}
 	s := session{ctx, box, methods()}
 	v, err := s.call(c)
-	var refused *api.Error
-	if errors.As(err, &refused) && refused.Code == api.CodeForbidden {
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == api.CodeForbidden {
 		return nil, refused
 	}
 	if err != nil {

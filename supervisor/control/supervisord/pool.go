@@ -58,12 +58,7 @@ func (p *Pool) Subscribe(names []string, size int) {
 
 // WantsTicks tells whether the pool takes an event of time.
 func (p *Pool) WantsTicks() bool {
-	for _, seconds := range tickPeriods {
-		if p.events[tickName(seconds)] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(tickPeriods[:], func(seconds int64) bool { return p.events[tickName(seconds)] })
 }
 
 // Offer adds an event if the pool takes such events. A full pool drops its oldest event.

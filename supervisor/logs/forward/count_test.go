@@ -235,11 +235,11 @@ func (s *scripted) send(ctx context.Context, batch []logs.Line) error {
 		close(s.enough)
 	}
 	err := s.answer(ctx, s.n, batch)
-	var progress *progressError
+	progress, isProgress := errors.AsType[*progressError](err)
 	switch {
 	case err == nil:
 		s.taken = append(s.taken, batch...)
-	case errors.As(err, &progress):
+	case isProgress:
 		s.taken = append(s.taken, batch[:progress.sent]...)
 	}
 	return err

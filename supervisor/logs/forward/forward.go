@@ -354,8 +354,7 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 			return nil
 		}
 		pause := time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
-		var later *laterError
-		if errors.As(err, &later) {
+		if later, ok := errors.AsType[*laterError](err); ok {
 			pause = max(pause, min(later.after, 10*retryMost))
 		}
 		select {
@@ -369,14 +368,14 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line, retry bool) 
 
 // settle counts the lines that were taken or refused. It returns how many they are, from the first on.
 func (f *Forwarder) settle(lines []logs.Line, err error) int {
-	var part *partError
-	var progress *progressError
+	part, isPart := errors.AsType[*partError](err)
+	progress, isProgress := errors.AsType[*progressError](err)
 	settled, rejected := len(lines), 0
 	switch {
 	case err == nil:
-	case errors.As(err, &progress):
+	case isProgress:
 		settled = progress.sent
-	case errors.As(err, &part):
+	case isPart:
 		rejected = min(part.rejected, len(lines))
 	case errors.Is(err, errRefused):
 		rejected = len(lines)
@@ -415,9 +414,9 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	bounded, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 	defer cancel()
 	err := f.sender.send(bounded, lines)
-	var part *partError
-	var progress *progressError
-	answered := errors.Is(err, errRefused) || errors.As(err, &part)
+	_, isPart := errors.AsType[*partError](err)
+	_, isProgress := errors.AsType[*progressError](err)
+	answered := errors.Is(err, errRefused) || isPart
 	if ctx.Err() != nil && err != nil && !answered || halves(lines, err) {
 		return err // agentinit itself is stopping, or smaller batches may do: no trouble to report
 	}
@@ -425,7 +424,7 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	switch {
 	case answered:
 		now = refusing
-	case err != nil && !errors.As(err, &progress): // a slow collector is no trouble
+	case err != nil && !isProgress: // a slow collector is no trouble
 		now = away
 	}
 	if now == f.trouble {

@@ -131,7 +131,7 @@ func (r *slowReceiver) connections() error {
 func (r *slowReceiver) frames(in *bufio.Reader) (end bool, err error) {
 	for {
 		message, err := frame(in)
-		if number := new(strconv.NumError); errors.As(err, &number) {
+		if _, ok := errors.AsType[*strconv.NumError](err); ok {
 			return false, err
 		}
 		if err != nil {
@@ -179,9 +179,8 @@ func TestSyslogProgress(t *testing.T) {
 			batch = append(batch, line(uint64(i+1), "web", strings.Repeat("x", 30_000+i/3*50_000)))
 		}
 		err := s.send(t.Context(), batch)
-		var progress *progressError
 		got := 0
-		if errors.As(err, &progress) {
+		if progress, ok := errors.AsType[*progressError](err); ok {
 			got = progress.sent
 		}
 		if got != c.want || !errors.Is(err, c.err) || s.conn != nil {
