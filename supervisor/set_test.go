@@ -367,8 +367,8 @@ func TestAShutdownInARestartOfAll(t *testing.T) {
 		b.pass(time.Second)
 		b.is("web", program.Stopped, "not started: the box is shutting down")
 		b.is("db", program.Stopping, "stopping by request")
-		var refused *Refused
-		if err := b.sup.Start(b.t.Context(), "web"); !errors.As(err, &refused) || !refused.Ending {
+		err := b.sup.Start(b.t.Context(), "web")
+		if refused, ok := errors.AsType[*Refused](err); !ok || !refused.Ending {
 			b.t.Errorf("a start is refused by %v, as at other times", err)
 		}
 	})

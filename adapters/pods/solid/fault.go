@@ -98,12 +98,12 @@ func (s *Server) worthLogging(f *fault) bool {
 
 // unread says why a body could not be read.
 func unread(err error) *fault {
-	var tooLarge *http.MaxBytesError
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	f, ok := errors.AsType[*fault](err)
 	switch {
 	case ok: // of metered
 		return f
-	case errors.As(err, &tooLarge):
+	case isTooLarge:
 		return overLimit("the body", tooLarge.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return faulty(adapters.CodeValidation, "the body has not arrived in time").with(http.StatusRequestTimeout)

@@ -79,8 +79,8 @@ func exitCode(t *testing.T, err error) int {
 	if err == nil {
 		return 0
 	}
-	var ee *exec.ExitError
-	if !errors.As(err, &ee) {
+	ee, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
 		t.Fatal(err)
 	}
 	return ee.ExitCode()
