@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -135,7 +136,11 @@ func TestProcessOf(t *testing.T) {
 		want[tid] = os.Getpid()
 	}
 	for tid, pid := range want {
-		if got := processOf(tid); got != pid {
+		got := processOf(tid)
+		if now, _ := threadsIn(taskDir); pid == os.Getpid() && !slices.Contains(now, tid) {
+			continue // the thread has ended, and another process may have its number
+		}
+		if got != pid {
 			t.Errorf("thread %d: %d, want %d", tid, got, pid)
 		}
 	}
