@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -15,9 +17,13 @@ import (
 // ports holds the listeners that were opened before the first program started: a program that is
 // quicker than agentinit could listen on the port, and answer in its place. Clients that connect
 // before the servers are made wait in the queue of the kernel.
+//
+// A client that is given the name localhost may try the other loopback address first. So a port at
+// one of them is kept from programs at the other one too, until the end.
 type ports struct {
-	mu   sync.Mutex
-	held map[string]net.Listener // by name
+	mu    sync.Mutex
+	held  map[string]net.Listener // by name
+	twins []int                   // sockets at the other loopback address, which refuse connections
 }
 
 // relayListener is the name of the relay's listener beside those of probes.Server.
@@ -35,8 +41,34 @@ func (p *ports) hold(addresses map[string]string) {
 		}
 		if l, err := open(context.Background(), name, address); err == nil {
 			p.held[name] = l
+			p.holdTwin(l.Addr())
 		}
 	}
+}
+
+// holdTwin does nothing if there is no other loopback address, or if another process has the port there: that
+// is then its own service, which was there before.
+func (p *ports) holdTwin(at net.Addr) {
+	tcp, ok := at.(*net.TCPAddr)
+	if !ok {
+		return
+	}
+	family, other := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: tcp.Port, Addr: [16]byte(net.IPv6loopback)})
+	switch {
+	case tcp.IP.Equal(net.IPv6loopback):
+		family, other = unix.AF_INET, &unix.SockaddrInet4{Port: tcp.Port, Addr: [4]byte{127, 0, 0, 1}}
+	case !tcp.IP.Equal(net.IPv4(127, 0, 0, 1)):
+		return
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	if unix.Bind(fd, other) != nil {
+		_ = unix.Close(fd) // it is bound to nothing
+		return
+	}
+	p.twins = append(p.twins, fd)
 }
 
 // listen hands out the held listener. It opens another one if there is none any more.
@@ -58,7 +90,7 @@ func open(ctx context.Context, name, address string) (net.Listener, error) {
 	return probes.Listen(ctx, name, address)
 }
 
-// close closes the listeners that listen has not handed out.
+// close closes the listeners that listen has not handed out, and the twins of all.
 func (p *ports) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,6 +98,10 @@ func (p *ports) close() {
 		_ = l.Close() // it has served no client
 	}
 	clear(p.held)
+	for _, fd := range p.twins {
+		_ = unix.Close(fd) // it has served no client
+	}
+	p.twins = nil
 }
 
 // holdPorts opens the listeners of the box.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -37,6 +38,38 @@ func TestPortsAreHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 		again.Close()
+	}
+}
+
+// A port at one loopback address is kept from others at the other one as well, even when the listener is handed
+// out. A client that tries it there first is refused, and goes on to the right one.
+func TestPortsAreHeldAtBothLoopbackAddresses(t *testing.T) {
+	probe, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	probe.Close()
+	for held, other := range map[string]string{"127.0.0.1": "::1", "::1": "127.0.0.1"} {
+		var p ports
+		p.hold(map[string]string{probes.ManagementListener: net.JoinHostPort(held, "0")})
+		l, err := p.listen(t.Context(), probes.ManagementListener, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		twin := net.JoinHostPort(other, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		if impostor, err := net.Listen("tcp", twin); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s: another listener: %v, %v", twin, impostor, err)
+		}
+		if c, err := net.Dial("tcp", twin); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s: a client: %v, %v", twin, c, err)
+		}
+		p.close()
+		free, err := net.Listen("tcp", twin)
+		if err != nil {
+			t.Fatalf("after close: %v", err)
+		}
+		free.Close()
+		l.Close()
 	}
 }
 
