@@ -226,7 +226,7 @@ func (r *resolver) undecodable(s *source, findings []schema.Finding) {
 		if _, written := s.written[top]; written {
 			continue
 		}
-		if _, written := r.m.Supervisor.Defaults[top]; written || len(r.doc.Violations()) > 0 {
+		if _, written := r.m.Supervisor.Defaults[top]; written || !r.shaped {
 			continue
 		}
 		r.report("E132", schema.Finding{Message: "program " + s.name + " of the catalogue: " + f.Message}, "programs", s.name)

@@ -287,14 +287,17 @@ func (w *writer) jsonLD(triples []Triple) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(nodes); err != nil || len(nodes) == 0 {
-		return err
+	for _, node := range nodes {
+		text.Reset()
+		if err := enc.Encode(node); err != nil {
+			return err
+		}
+		if w.nodes {
+			w.WriteByte(',')
+		}
+		w.nodes = true
+		w.Write(bytes.TrimSuffix(text.Bytes(), []byte{'\n'}))
 	}
-	if w.nodes {
-		w.WriteByte(',')
-	}
-	w.nodes = true
-	w.Write(bytes.TrimSuffix(text.Bytes(), []byte("]\n"))[1:])
 	return nil
 }
 
