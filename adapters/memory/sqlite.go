@@ -62,24 +62,9 @@ func (b *file) now() time.Time                 { return time.Now() }
 func (b *file) close(context.Context) error    { return b.db.Close() }
 func (b *file) ping(ctx context.Context) error { return b.db.Ping(ctx) }
 
-// each runs a query and f for every row.
-func each(ctx context.Context, tx *sql.Tx, f func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := f(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
-
 // each runs the query in a transaction.
 func (b *file) each(ctx context.Context, f func(*sql.Rows) error, query string, args ...any) error {
-	return b.db.Read(ctx, func(tx *sql.Tx) error { return each(ctx, tx, f, query, args...) })
+	return b.db.Read(ctx, func(tx *sql.Tx) error { return sqlite.Each(ctx, tx, f, query, args...) })
 }
 
 // row reads the one row of a query.
@@ -301,7 +286,7 @@ func (b *file) changes(ctx context.Context, namespace string, since revision, to
 		}
 		to.begin(sp, all)
 		var vec []float32
-		err = each(ctx, tx, func(rows *sql.Rows) error {
+		err = sqlite.Each(ctx, tx, func(rows *sql.Rows) error {
 			var v vectorRow
 			var raw sql.RawBytes
 			if err := rows.Scan(&v.id, &v.rev, &v.expires, &v.key, &raw); err != nil {
@@ -318,7 +303,7 @@ func (b *file) changes(ctx context.Context, namespace string, since revision, to
 		if err != nil || all {
 			return err
 		}
-		return each(ctx, tx, func(rows *sql.Rows) error {
+		return sqlite.Each(ctx, tx, func(rows *sql.Rows) error {
 			var id int64
 			err := rows.Scan(&id)
 			to.drop(id)
@@ -396,7 +381,7 @@ func (b *file) maintain(ctx context.Context, now int64) error {
 func sweepFile(ctx context.Context, tx *sql.Tx, now int64) (more bool, err error) {
 	expired := make(map[string][]int64)
 	n := 0
-	err = each(ctx, tx, func(rows *sql.Rows) error {
+	err = sqlite.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id int64
 		var name string
 		if err := rows.Scan(&id, &name); err != nil {

@@ -438,21 +438,30 @@ func isBusy(err error) bool {
 }
 
 // All returns what scan makes of each row of a query.
-func All[T any](ctx context.Context, tx *sql.Tx, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+func All[T any](ctx context.Context, tx *sql.Tx, scan func(*sql.Rows) (T, error), query string, args ...any) (out []T, err error) {
+	err = Each(ctx, tx, func(r *sql.Rows) error {
+		v, err := scan(r)
+		if err == nil {
+			out = append(out, v)
+		}
+		return err
+	}, query, args...)
+	return out, err
+}
+
+// Each runs a query and calls f for each row, until f returns an error.
+func Each(ctx context.Context, tx *sql.Tx, f func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer rows.Close()
-	var out []T
 	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			return nil, err
+		if err := f(rows); err != nil {
+			return err
 		}
-		out = append(out, v)
 	}
-	return out, rows.Err()
+	return rows.Err()
 }
 
 // IsConstraint tells whether err is a violated constraint, such as a key that exists already.
