@@ -12,30 +12,35 @@ import (
 // following is what a System knows of the main process of a run: the one that was
 // started, or the one that the program has named (MAINPID= of sd_notify(3)). System.mu.
 type following struct {
-	notifies bool        // it was given the notification socket
-	main     int         // its pid
-	ends     []proc.Exit // held back, and the latest that was not of the main process
-	flushing bool        // they wait for what the program has said before
-	told     bool        // the end of the main process was passed on
-	named    int         // how often the program has named one since namedAt
-	namedAt  time.Time
+	notifies  bool        // it was given the notification socket
+	main      int         // its pid
+	ends      []proc.Exit // held back, and the latest that was not of the main process
+	flushing  bool        // they wait for what the program has said before
+	told      bool        // the end of the main process was passed on
+	withdrawn string      // why the program is not ready any more, by its own words
+	changes   int         // how often the program has named a main process or withdrawn its readiness since changesAt
+	changesAt time.Time
 }
 
-// A program may name another main process this often in namedEvery. Each time is an event, and
-// events beyond that would push all others out of the ring.
+// A program may name another main process or withdraw its readiness this often in changesEvery. Each
+// time is an event, and events beyond that would push all others out of the ring.
 const (
-	namedMost  = 20
-	namedEvery = time.Minute
+	changesMost  = 20
+	changesEvery = time.Minute
 )
 
-// mayName tells whether the program may name another main process, and whether a refusal is to be
+// mayChange tells whether the program may change what is known of it, and whether a refusal is to be
 // told. The caller holds mu.
-func (f *following) mayName(now time.Time) (ok, tell bool) {
-	if now.Sub(f.namedAt) >= namedEvery {
-		f.named, f.namedAt = 0, now
+func (f *following) mayChange(now time.Time) (ok, tell bool) {
+	if now.Sub(f.changesAt) >= changesEvery {
+		f.changes, f.changesAt = 0, now
 	}
-	f.named++
-	return f.named <= namedMost, f.named == namedMost+1
+	f.changes++
+	return f.changes <= changesMost, f.changes == changesMost+1
+}
+
+func (s *System) tooManyChanges(m ready.Message) {
+	s.refused(m.Sender, fmt.Sprintf("%s names main processes or withdraws its readiness more than %d times a minute", m.Program, changesMost))
 }
 
 // follow makes the process that a message names the main process of the run. It is
@@ -45,11 +50,11 @@ func (s *System) follow(r *systemRun, m ready.Message) {
 	same, id := r.main == m.MainPID, r.proc.ID
 	ok, tell := same, false
 	if !same {
-		ok, tell = r.mayName(time.Now())
+		ok, tell = r.mayChange(time.Now())
 	}
 	s.mu.Unlock()
 	if tell {
-		s.refused(m.Sender, fmt.Sprintf("%s names main processes more than %d times a minute", m.Program, namedMost))
+		s.tooManyChanges(m)
 	}
 	if same || !ok {
 		return
@@ -60,14 +65,33 @@ func (s *System) follow(r *systemRun, m ready.Message) {
 	}
 	s.mu.Lock()
 	r.main = m.MainPID
-	name, run, report := r.key.name, r.key.run, r.report
+	name, run := r.key.name, r.key.run
 	s.mu.Unlock()
 	s.cfg.Bus.Publish(event.Event{
 		Level: event.Info, Stage: stage, Name: event.MainProcessChanged, Program: name, Run: run,
 		Fields: map[string]any{"pid": m.MainPID, "by": m.Sender},
 	})
-	if report != nil {
-		report(Report{Kind: ReportMain, PID: m.MainPID})
+	s.tell(r, Report{Kind: ReportMain, PID: m.MainPID})
+}
+
+// withdraw takes back the readiness of a program that says so, and gives it back when it says that
+// it is ready again.
+func (s *System) withdraw(r *systemRun, m ready.Message) {
+	s.mu.Lock()
+	same := r.withdrawn == m.Withdrawn
+	ok, tell := !same, false
+	if !same && m.Withdrawn != "" {
+		ok, tell = r.mayChange(time.Now())
+	}
+	if ok {
+		r.withdrawn = m.Withdrawn
+	}
+	s.mu.Unlock()
+	if tell {
+		s.tooManyChanges(m)
+	}
+	if ok {
+		s.tell(r, Report{Kind: ReportWithdrawn, Reason: m.Withdrawn})
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 
 // nameAnother is the program of the tests below: the test binary itself. "forks" starts a process,
 // names it as main process and ends; "forks and stays" does not end. "wavers" names the new process
-// and itself in turn, 100 times. "main" is that process: on USR1 it ends with status 7. Any other
-// word is sent as a notification.
+// and itself in turn, 100 times. "main" is that process: on USR1 it ends with status 7. "reloads" is
+// ready, reloads on USR1, is ready again on USR2, and announces its end on HUP; "flips" reloads 100 times
+// and ends.
+// Any other word is sent as a notification.
 func nameAnother(word string) {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	fail := func(err error) {
@@ -61,6 +63,19 @@ func nameAnother(word string) {
 			os.Exit(0)
 		}
 		fmt.Fprintln(os.Stderr, child.Wait())
+	case "reloads":
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
+		say("READY=1")
+		for s := range signals {
+			say(map[os.Signal]string{syscall.SIGUSR1: "RELOADING=1", syscall.SIGUSR2: "READY=1", syscall.SIGHUP: "STOPPING=1"}[s])
+		}
+	case "flips":
+		for range 100 {
+			say("READY=1")
+			say("RELOADING=1")
+		}
+		os.Exit(0)
 	default:
 		say(word)
 	}
@@ -191,7 +206,7 @@ func TestRealMainPIDIsNamedTooOften(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", names("wavers")))
 	b.sup.Boot()
 	b.await("p", in(program.Running))
-	if changed := (&box{bus: b.bus}).events(event.MainProcessChanged); len(changed) != namedMost {
+	if changed := (&box{bus: b.bus}).events(event.MainProcessChanged); len(changed) != changesMost {
 		t.Errorf("%d changes were told: %v", len(changed), changed)
 	}
 	refused := (&box{bus: b.bus}).events(event.NotifyRefused)
@@ -200,14 +215,55 @@ func TestRealMainPIDIsNamedTooOften(t *testing.T) {
 	}
 	f := following{}
 	now := time.Unix(1000, 0)
-	for range 2 * namedMost {
-		f.mayName(now)
+	for range 2 * changesMost {
+		f.mayChange(now)
 	}
-	if ok, _ := f.mayName(now); ok {
+	if ok, _ := f.mayChange(now); ok {
 		t.Error("it may name more")
 	}
-	if ok, _ := f.mayName(now.Add(namedEvery)); !ok {
+	if ok, _ := f.mayChange(now.Add(changesEvery)); !ok {
 		t.Error("it may name none a minute later")
+	}
+}
+
+// A program withdraws its readiness while it reloads and before it ends. What needs it waits meanwhile.
+func TestRealReadinessIsWithdrawn(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", names("reloads")), spec("client", manual, needs("p"), names("READY=1")))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	withdrawn := func(signal, why string) {
+		must(t, b.sup.Signal(t.Context(), signal, "p"))
+		st := b.await("p", func(st Status) bool { return !st.Ready })
+		if st.State != program.Running || !st.Healthy || st.Reason != why {
+			t.Errorf("after %s: %v, healthy %v: %s", signal, st.State, st.Healthy, st.Reason)
+		}
+	}
+	withdrawn("USR1", "it reloads its configuration (RELOADING=1)")
+	must(t, b.sup.Start(t.Context(), "client"))
+	if st, _ := b.sup.Status("client"); st.State != program.Stopped || !st.Queued {
+		t.Errorf("started too early: %v: %s", st.State, st.Reason)
+	}
+	must(t, b.sup.Signal(t.Context(), "USR2", "p"))
+	b.await("client", in(program.Running))
+	if st, _ := b.sup.Status("p"); !st.Ready || st.Reason != "" || st.Run != 1 {
+		t.Errorf("ready %v, run %d: %s", st.Ready, st.Run, st.Reason)
+	}
+	withdrawn("HUP", "it says that it stops (STOPPING=1)")
+	must(t, b.sup.Restart(t.Context(), "p"))
+	b.await("p", func(st Status) bool { return st.Run == 2 && st.Ready })
+}
+
+// A program that withdraws its readiness all the time does not fill the ring of events.
+func TestRealReadinessIsWithdrawnTooOften(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", names("flips", func(s *program.Spec) { s.Restart = program.RestartNever })))
+	b.sup.Boot()
+	b.await("p", in(program.Exited, program.Fatal))
+	if changed := (&box{bus: b.bus}).events(event.ProgramStateChanged); len(changed) > 2*changesMost+5 {
+		t.Errorf("%d changes were told", len(changed))
+	}
+	refused := (&box{bus: b.bus}).events(event.NotifyRefused)
+	if len(refused) != 1 || !strings.Contains(fmt.Sprint(refused[0].Fields["reason"]), "withdraws its readiness more than 20 times a minute") {
+		t.Errorf("%v", refused)
 	}
 }
 

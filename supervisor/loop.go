@@ -319,6 +319,8 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 				l.step(e, program.Event{Kind: program.Extend, Run: run, Extend: r.Extend})
 			case ReportMain:
 				l.step(e, program.Event{Kind: program.Moved, Run: run, PID: r.PID})
+			case ReportWithdrawn:
+				l.step(e, program.Event{Kind: program.Withdrawn, Run: run, Reason: r.Reason})
 			case ReportText:
 				if e.m.Run == run && (e.m.PID != 0 || e.m.Forking()) {
 					e.text = r.Text

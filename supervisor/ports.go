@@ -68,7 +68,7 @@ type Prober interface {
 // Report is one result of a probe.
 type Report struct {
 	Kind   ReportKind
-	Reason string        // of Unhealthy and Waiting
+	Reason string        // of Unhealthy, Waiting and Withdrawn
 	Extend time.Duration // of Extend
 	Text   string        // of Text
 	PID    int           // of Main
@@ -86,6 +86,7 @@ const (
 	ReportWaiting              // why the program is not ready yet
 	ReportText                 // the program describes its status (STATUS=)
 	ReportMain                 // the program has another main process (MAINPID=)
+	ReportWithdrawn            // the program says that it is not ready any more; without Reason: that it is ready again
 )
 
 // HookRunner runs the hooks of a program. Run is called outside the loop, blocks until the command

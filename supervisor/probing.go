@@ -101,37 +101,52 @@ func (s *System) target(spec *program.Spec, run uint64, report func(Report)) rea
 	}
 	t.Program = r.born.name
 	r.report = report
-	if r.main != r.proc.PID { // it was quicker
-		report(Report{Kind: ReportMain, PID: r.main})
+	for _, what := range r.untold {
+		report(what)
 	}
+	r.untold = nil
 	if r.readyFD != nil {
 		t.ReadyFD, r.readyFD = r.readyFD, nil
 	}
 	return t
 }
 
-// heard handles what a program says through the notification socket. Readiness and watchdog
+// heard handles what a program says through the notification socket. Its first readiness and watchdog
 // messages are left to the watcher.
 func (s *System) heard(m ready.Message) {
 	s.mu.Lock()
 	r := s.runs[runKey{m.Program, m.Run}]
-	var report func(Report)
-	if r != nil {
-		report = r.report
-	}
 	s.mu.Unlock()
-	if r != nil && m.MainPID != 0 {
-		s.follow(r, m)
-	}
-	if report == nil {
+	if r == nil {
 		return
 	}
+	if m.MainPID != 0 {
+		s.follow(r, m)
+	}
+	if m.Ready || m.Withdrawn != "" {
+		s.withdraw(r, m)
+	}
 	if m.Status != nil {
-		report(Report{Kind: ReportText, Text: s.cfg.Logs.Mask(*m.Status)})
+		s.tell(r, Report{Kind: ReportText, Text: s.cfg.Logs.Mask(*m.Status)})
 	}
 	if m.Extend > 0 {
-		report(Report{Kind: ReportExtend, Extend: m.Extend})
+		s.tell(r, Report{Kind: ReportExtend, Extend: m.Extend})
 	}
+}
+
+// tell passes on what the program says about itself. A program can be quicker than the first watch: the
+// latest report of each kind then waits for that watch.
+func (s *System) tell(r *systemRun, what Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.report != nil {
+		r.report(what)
+		return
+	}
+	if r.untold == nil {
+		r.untold = make(map[ReportKind]Report)
+	}
+	r.untold[what.Kind] = what
 }
 
 func (s *System) refused(pid int, reason string) {

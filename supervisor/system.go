@@ -75,6 +75,7 @@ type systemRun struct {
 	capture *logs.Capture
 	readyFD *os.File // read end of an fd probe's pipe, until a watch takes it
 	report  func(Report)
+	untold  map[ReportKind]Report // see tell; System.mu
 	// forgotten says that the program was removed before this run ended. System.mu guards it.
 	forgotten bool
 	// asked says that the end of the run was requested. System.mu guards it.

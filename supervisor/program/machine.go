@@ -59,7 +59,7 @@ type Machine struct {
 	Healthy   bool
 	Completed bool
 	// Reason says in words why the program is not running. While it runs, Reason says why it is
-	// unhealthy.
+	// unready or unhealthy.
 	Reason   string
 	PID      int
 	Restarts uint64 // total number of starts by the restart policy
@@ -95,6 +95,9 @@ type Machine struct {
 
 	startBy time.Time // if it is not RUNNING by then, the start has failed
 	aliveAt time.Time // when it counts as RUNNING
+
+	unready string // why the program has withdrawn its readiness
+	ailment string // why it is unhealthy
 
 	failures int         // failures that count for the back-off and for StartRetries
 	restarts []time.Time // restarts within RestartLimit.Window
@@ -203,6 +206,8 @@ func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 		t.healthy()
 	case Unhealthy:
 		t.unhealthy(ev.Reason)
+	case Withdrawn:
+		t.withdrawn(ev.Reason)
 	case Extend:
 		t.extend(ev.Extend)
 	case Moved:

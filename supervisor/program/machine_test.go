@@ -313,6 +313,30 @@ func TestReadiness(t *testing.T) {
 	l.is(Fatal, "not ready within 1m0s")
 }
 
+func TestWithdrawnReadiness(t *testing.T) {
+	both := func(s *Spec) {
+		s.Readiness.Probes, s.Health = []Probe{{Dialect: "notify"}, {Dialect: "tcp"}}, Health{Watchdog: time.Second}
+	}
+	reloads, again := Event{Kind: Withdrawn, Reason: "it reloads"}, Event{Kind: Withdrawn}
+	check := func(l *life, ready, healthy bool, reason string) {
+		t.Helper()
+		if m := l.m; m.State != Running || m.Ready != ready || m.Healthy != healthy || m.Reason != reason {
+			t.Errorf("%v, ready %v, healthy %v: %q; want ready %v, healthy %v: %q", m.State, m.Ready, m.Healthy, m.Reason, ready, healthy, reason)
+		}
+	}
+	l := newLife(t, both).start().began().on(Event{Kind: Ready})
+	check(l.on(reloads), false, true, "it reloads")
+	check(l.on(Event{Kind: Unhealthy, Reason: "no answer"}), false, false, "it reloads")
+	check(l.on(again), true, false, "unhealthy: no answer")
+	check(l.on(reloads).on(Event{Kind: Healthy}), false, true, "it reloads")
+	check(l.on(again), true, true, "")
+	check(l.on(reloads).exit(1).emptied().due().began().on(Event{Kind: Ready}), true, true, "") // it holds for one run
+	// It is withdrawn before another condition holds.
+	l = newLife(t, both).start().began().on(reloads).is(Starting, "not ready yet")
+	check(l.on(Event{Kind: Ready}), false, true, "it reloads")
+	check(newLife(t, both).start().began().on(reloads).on(again).on(Event{Kind: Ready}), true, true, "")
+}
+
 func TestHealth(t *testing.T) {
 	with := func(a HealthAction) *life {
 		return newLife(t, func(s *Spec) {
@@ -489,7 +513,7 @@ func (w *world) possible(k EventKind, spec *Spec) bool {
 	switch k {
 	case Began, Failed:
 		return w.answered < w.spawned
-	case Ended, Ready, Unhealthy, Healthy, Extend:
+	case Ended, Ready, Unhealthy, Healthy, Withdrawn, Extend:
 		return w.leader
 	case Emptied:
 		return w.tree && !w.leader
@@ -547,11 +571,11 @@ func (w *world) check(t *rapid.T, before, m Machine) {
 	if m.State == Stopped && (w.tree || w.answered < w.spawned) {
 		t.Fatal("STOPPED with processes left")
 	}
-	if m.State != Running && m.Reason == "" || m.State == Running && m.Healthy != (m.Reason == "") {
+	if m.State != Running && m.Reason == "" || m.State == Running && (m.Healthy && m.Ready) != (m.Reason == "") {
 		t.Fatalf("%v with reason %q", m.State, m.Reason)
 	}
-	if m.Ready != (m.State == Running) {
-		t.Fatalf("%v, ready %v", m.State, m.Ready)
+	if m.Ready && m.State != Running || m.State == Running && m.Ready != (m.unready == "") {
+		t.Fatalf("%v, ready %v, withdrawn %q", m.State, m.Ready, m.unready)
 	}
 	if m.State == Running && !w.leader {
 		t.Fatal("RUNNING without a leader")

@@ -66,6 +66,7 @@ var (
 	}}
 	onHealthy   = plain("Healthy", Healthy)
 	onUnhealthy = stimulus{"Unhealthy", func(m Machine) Event { return Event{Kind: Unhealthy, Run: m.Run, Reason: "no answer"} }}
+	onWithdrawn = stimulus{"Withdrawn", func(m Machine) Event { return Event{Kind: Withdrawn, Run: m.Run, Reason: "it reloads"} }}
 	onExtend    = stimulus{"Extend", func(m Machine) Event { return Event{Kind: Extend, Run: m.Run, Extend: time.Hour} }}
 	onMoved     = stimulus{"Moved", func(m Machine) Event { return Event{Kind: Moved, Run: m.Run, PID: 43} }}
 	onTick      = plain("Tick", Tick)
@@ -73,7 +74,7 @@ var (
 
 var stimuli = []stimulus{
 	onStart, onStop, onKill, onBegan, onFailed, onReady, onEnded, onCrash, onEmptied, onHook, onHookBad,
-	onHealthy, onUnhealthy, onExtend, onMoved, onTick,
+	onHealthy, onUnhealthy, onWithdrawn, onExtend, onMoved, onTick,
 }
 
 func steps(parts ...any) []stimulus {
@@ -319,7 +320,8 @@ A start for which the box or the machine had no process, memory or open file lef
 for ` + "`restart_limit`" + `.
 
 The less obvious events: *Tick*: a time has run out. *Emptied*: the last process of the run
-is gone. *Moved*: another process is the main one from now on (MAINPID of sd_notify). *Extend*: the
+is gone. *Moved*: another process is the main one from now on (MAINPID of sd_notify). *Withdrawn*: the
+program says that it is not ready any more (RELOADING, STOPPING), or that it is ready again. *Extend*: the
 program asks for more time (EXTEND_TIMEOUT_USEC). *Kill*: the time for the shutdown of
 the box is used up.
 

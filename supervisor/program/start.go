@@ -88,7 +88,7 @@ func (t *transition) prepare() {
 func (t *transition) fork() {
 	t.enter(Starting, forking, t.starting())
 	t.spawning = true
-	t.startBy, t.aliveAt = time.Time{}, time.Time{}
+	t.startBy, t.aliveAt, t.unready = time.Time{}, time.Time{}, ""
 	if t.spec.StartTimeout > 0 {
 		t.startBy = t.now.Add(t.spec.StartTimeout)
 	}
@@ -186,7 +186,7 @@ func (t *transition) run() {
 	t.enter(Running, idle, "")
 	t.RunningAt = t.now
 	t.missed = 0
-	t.Ready, t.Healthy = true, true
+	t.judge("")
 	if t.spec.StartRetries >= 0 {
 		t.failures = 0
 	}
@@ -199,20 +199,39 @@ func (t *transition) run() {
 
 func (t *transition) healthy() {
 	if t.State == Running {
-		t.Healthy, t.Reason = true, ""
+		t.judge("")
 	}
+}
+
+// withdrawn takes note of what the program says about its own readiness, also while other conditions
+// of its readiness do not hold yet.
+func (t *transition) withdrawn(why string) {
+	if t.State != Running && t.step != warming {
+		return
+	}
+	t.unready = why
+	if t.State == Running {
+		t.judge(t.ailment)
+	}
+}
+
+// judge says how well a program that is RUNNING works.
+func (t *transition) judge(ailment string) {
+	t.ailment = ailment
+	t.Ready, t.Healthy = t.unready == "", ailment == ""
+	t.Reason = cmp.Or(t.unready, ailment)
 }
 
 func (t *transition) unhealthy(why string) {
 	if t.State != Running {
 		return
 	}
-	t.Healthy, t.Reason = false, "unhealthy: "+why
+	t.judge("unhealthy: " + why)
 	switch t.spec.Health.Action {
 	case HealthRestart:
-		t.beginStop(thenRestart, t.Reason)
+		t.beginStop(thenRestart, t.ailment)
 	case HealthShutdown:
-		t.do(Action{Kind: ShutDown, Reason: t.Reason})
+		t.do(Action{Kind: ShutDown, Reason: t.ailment})
 	case HealthNone:
 	}
 }

@@ -39,6 +39,9 @@ const (
 	Healthy
 	// Unhealthy says that the health checks failed often enough: Reason.
 	Unhealthy
+	// Withdrawn says that the program has withdrawn its readiness: Reason. Without Reason the program
+	// is ready again.
+	Withdrawn
 	// Extend moves the present limit to at least Extend from now (EXTEND_TIMEOUT_USEC of
 	// sd_notify).
 	Extend
@@ -52,7 +55,7 @@ const (
 var eventNames = [...]string{
 	Start: "Start", Stop: "Stop", Kill: "Kill", Began: "Began", Failed: "Failed", Ready: "Ready",
 	Ended: "Ended", Emptied: "Emptied", HookDone: "HookDone", Healthy: "Healthy",
-	Unhealthy: "Unhealthy", Extend: "Extend", Moved: "Moved", Tick: "Tick",
+	Unhealthy: "Unhealthy", Withdrawn: "Withdrawn", Extend: "Extend", Moved: "Moved", Tick: "Tick",
 }
 
 // String returns the kind's name.

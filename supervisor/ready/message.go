@@ -19,8 +19,11 @@ type Message struct {
 	Run     uint64
 	Sender  int // pid of the process that sent it
 
-	Ready  bool
-	Status *string // STATUS=, printable, at most 1024 bytes; nil if absent
+	Ready bool // READY=1
+	// Withdrawn says why the program is not ready any more (RELOADING=1, STOPPING=1). Of several
+	// such lines and READY=1 in one datagram, the last one counts, as for systemd.
+	Withdrawn string
+	Status    *string // STATUS=, printable, at most 1024 bytes; nil if absent
 	// MainPID is the process that the program declares as its main process, 0 if absent. It belongs
 	// to the same run: this was checked.
 	MainPID int
@@ -65,10 +68,9 @@ func parseMessage(b []byte) (Message, error) {
 }
 
 var messageFields = map[string]func(*Message, string) error{
-	"READY": func(m *Message, v string) error {
-		m.Ready = m.Ready || v == "1" // systemd ignores other values
-		return nil
-	},
+	"READY":     ifOne(func(m *Message) { m.Ready, m.Withdrawn = true, "" }),
+	"RELOADING": ifOne(func(m *Message) { m.Ready, m.Withdrawn = false, "it reloads its configuration (RELOADING=1)" }),
+	"STOPPING":  ifOne(func(m *Message) { m.Ready, m.Withdrawn = false, "it says that it stops (STOPPING=1)" }),
 	"STATUS": func(m *Message, v string) error {
 		s := escape.Line(v, maxStatus)
 		m.Status = &s
@@ -97,6 +99,16 @@ var messageFields = map[string]func(*Message, string) error{
 		}
 		return nil
 	},
+}
+
+// ifOne ignores values other than 1, as systemd does.
+func ifOne(set func(*Message)) func(*Message, string) error {
+	return func(m *Message, v string) error {
+		if v == "1" {
+			set(m)
+		}
+		return nil
+	}
 }
 
 func number(v string, high int) (int, error) {

@@ -336,7 +336,7 @@ func (n *Notifier) note(m Message) {
 	if st == nil {
 		return
 	}
-	st.ready = st.ready || m.Ready
+	st.ready = m.Ready || st.ready && m.Withdrawn == ""
 	if m.Watchdog {
 		st.pings++
 	}
