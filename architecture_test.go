@@ -40,7 +40,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame", "internal/sleep"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate", "internal/sleep"},
-	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/sleep", "internal/table"},
+	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/sleep", "internal/table", "internal/wireschema"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/leased", "internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
@@ -88,7 +88,7 @@ var arrows = map[string][]string{
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/conninfo", "internal/escape", "internal/ijson", "internal/outbound", "internal/sleep", "internal/slowcall"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire", "internal/signame"},
-	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
+	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate", "internal/wireschema"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
@@ -146,6 +146,7 @@ var arrows = map[string][]string{
 	"internal/table":                {},
 	"internal/rate":                 {},
 	"internal/rotated":              {},
+	"internal/wireschema":           {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},
@@ -161,7 +162,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/signame", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp", "adapters/pods/rdf", "adapters/pods/wac"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/supervisord", "internal/plural", "internal/signame", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability", "internal/otlp", "internal/wireschema", "adapters/pods/rdf", "adapters/pods/wac"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -15,7 +15,7 @@ func (s *schemas) contractOf(rt route) map[string]any {
 		op["request"] = s.request(reflect.TypeOf(rt.Body))
 	}
 	if rt.Reply != nil {
-		op["answer"] = s.of(reflect.TypeOf(rt.Reply))
+		op["answer"] = s.Of(reflect.TypeOf(rt.Reply))
 	}
 	if rt.ReplyType != "" {
 		op["answerType"] = rt.ReplyType
@@ -25,7 +25,7 @@ func (s *schemas) contractOf(rt route) map[string]any {
 		if a.Type != "" {
 			name = "answer as " + a.Type
 		}
-		op[name] = s.of(reflect.TypeOf(a.Body))
+		op[name] = s.Of(reflect.TypeOf(a.Body))
 	}
 	return op
 }
@@ -41,7 +41,7 @@ func Contract(slot adapters.Slot) map[string]any {
 	if err != nil {
 		return nil
 	}
-	s := &schemas{defs: make(map[string]any), at: "#/$defs/"}
+	s := newSchemas(make(map[string]any), "#/$defs/")
 	operations := make(map[string]any)
 	for _, rt := range routes() {
 		if rt.Slot == slot {
@@ -52,7 +52,7 @@ func Contract(slot adapters.Slot) map[string]any {
 		"$schema":      "https://json-schema.org/draft/2020-12/schema",
 		"$id":          "urn:agentbox:adapter-contract:" + string(slot) + ":v" + strconv.Itoa(v.Major),
 		"title":        "Wire of the " + string(slot) + " slot",
-		"$defs":        s.defs,
+		"$defs":        s.Defs,
 		"x-operations": operations,
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // openAPI writes the route table as an OpenAPI 3.1 document.
 func openAPI(table []route, version string) map[string]any {
-	s := &schemas{defs: map[string]any{"Problem": problemSchema()}, at: "#/components/schemas/"}
+	s := newSchemas(map[string]any{"Problem": problemSchema()}, "#/components/schemas/")
 	paths := make(map[string]map[string]any)
 	for _, rt := range slices.Concat(table, elsewhere()) {
 		path := strings.Replace(rt.Path, "/*", "/{path}", 1)
@@ -34,8 +34,8 @@ func openAPI(table []route, version string) map[string]any {
 		"security": []any{map[string]any{"bearer": []string{}}},
 		"paths":    paths,
 		"components": map[string]any{
-			"schemas":         s.defs,
-			"responses":       problemAnswers(s.at),
+			"schemas":         s.Defs,
+			"responses":       problemAnswers(s.At),
 			"securitySchemes": map[string]any{"bearer": map[string]any{"type": "http", "scheme": "bearer"}},
 		},
 	}
@@ -89,7 +89,7 @@ func requiredMembers(body any) []string {
 	t := reflect.TypeOf(body)
 	required, ok := looser[t]
 	if !ok {
-		required, _ = (&schemas{defs: make(map[string]any)}).object(t)["required"].([]string)
+		required, _ = newSchemas(make(map[string]any), "").Object(t)["required"].([]string)
 	}
 	return required
 }
@@ -118,10 +118,10 @@ func (s *schemas) responses(rt route) map[string]any {
 	mt := cmp.Or(rt.ReplyType, jsonType)
 	switch {
 	case rt.Reply != nil:
-		answers := map[string][]any{mt: {s.of(reflect.TypeOf(rt.Reply))}}
+		answers := map[string][]any{mt: {s.Of(reflect.TypeOf(rt.Reply))}}
 		for _, a := range rt.Also {
 			as := cmp.Or(a.Type, mt)
-			answers[as] = append(answers[as], s.of(reflect.TypeOf(a.Body)))
+			answers[as] = append(answers[as], s.Of(reflect.TypeOf(a.Body)))
 		}
 		ok["content"] = contents(answers)
 	case rt.ReplyType != "":
