@@ -28,6 +28,7 @@ buildGoModule {
   inherit (lib.importJSON ./hashes.json) vendorHash;
 
   env.CGO_ENABLED = 0;
+  env.GOEXPERIMENT = "nogreenteagc"; # as in the Makefile
   ldflags = [
     "-s"
     "-w"

@@ -119,9 +119,7 @@ let
       + lib.optionalString (system == host.system) ''
         go test ./schema/catalog ./schema/compose ./image ./nix/...
       '';
-      attrs = {
-        inherit (env) CGO_ENABLED;
-      };
+      attrs = env;
     }
     // {
       inherit
