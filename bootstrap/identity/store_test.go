@@ -256,6 +256,27 @@ func TestUnreadableIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A file that agentinit did not make is called that, and the text does not blame the salt or the
+// management key.
+func TestAFileThatIsNoEncryptedKey(t *testing.T) {
+	for name, content := range map[string][]byte{"empty": nil, "garbage": []byte("garbage\n"), "cut off": []byte("AGK2..."), "large": bytes.Repeat([]byte{1}, 5000)} {
+		p := newPlace(t)
+		p.open(t)
+		put(t, p.keyFile(), content)
+		_, err := p.store(t).Open(managementKey)
+		want := p.keyFile() + " is no file that agentinit made: not an encrypted key file of version 1 or 2"
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "salt") ||
+			!strings.HasSuffix(err.Error(), "; restore it from a backup; without a backup, move it and "+p.identityFile()+" away, and agentinit makes a new identity") {
+			t.Errorf("%s: %v", name, err)
+		}
+		remove(t, p.keyFile())
+		remove(t, p.identityFile())
+		if o, err := p.store(t).Open(managementKey); err != nil || !o.Created {
+			t.Errorf("%s: what the text says did not help: %v", name, err)
+		}
+	}
+}
+
 func replaceByDirectory(t *testing.T, path string) {
 	remove(t, path)
 	if err := os.Mkdir(path, 0o700); err != nil {
