@@ -20,6 +20,7 @@ import (
 type Files interface {
 	MkdirAll(path string, mode fs.FileMode) error
 	ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
+	ReadDir(path string) ([]string, error)
 	Lstat(path string) (fs.FileInfo, error)
 	WriteFile(path string, data []byte, mode fs.FileMode) error
 	CreateFile(path string, data []byte, mode fs.FileMode) error
