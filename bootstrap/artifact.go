@@ -362,7 +362,11 @@ func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Out
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "artifacts that are missing or do not work: %s; %s", strings.Join(missing, "; "), remedy(features, fails))
+		do := addToImage
+		if fails {
+			do = repair
+		}
+		f := fail(ExitArtifact, nil, "artifacts that are missing or do not work: %s; %s", strings.Join(missing, "; "), remedy(features, do))
 		f.Capability = first
 		return Outcome{}, f
 	}
@@ -378,10 +382,16 @@ func describeMissing(r ArtifactResult) string {
 	return r.ID + by + ": " + r.Reason
 }
 
+// What to do about missing parts. A part that fails is there, and a volume is not in the image.
+const (
+	addToImage = "add to the image what is missing"
+	repair     = "repair what the reasons name"
+	mount      = "mount what the reasons name"
+)
+
 // remedy says which keys of the manifest ask for the missing parts of features, and what to do. The
-// feature "" stands for the manifest's own artifacts. If some part fails, it is there, so to add it to the
-// image is no remedy.
-func remedy(features []string, fails bool) string {
+// feature "" stands for the manifest's own artifacts.
+func remedy(features []string, do string) string {
 	var asking []string
 	for _, name := range features {
 		by := "[[artifacts]] with required = true"
@@ -393,10 +403,6 @@ func remedy(features []string, fails bool) string {
 		if !slices.Contains(asking, by) {
 			asking = append(asking, by)
 		}
-	}
-	do := "add to the image what is missing"
-	if fails {
-		do = "repair what the reasons name"
 	}
 	return "the manifest asks for this by " + strings.Join(asking, "; ") + ": " + do + ", or change the manifest"
 }

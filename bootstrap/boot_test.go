@@ -603,6 +603,35 @@ func TestClosures(t *testing.T) {
 	}
 }
 
+// A directory for data is on a volume, so the failure says which volume to mount.
+func TestDirectoriesOnVolumes(t *testing.T) {
+	const relay = "[sovereign_mesh]\nenabled = true\n[sovereign_mesh.relay]\nenabled = true\n"
+	const needs = `the manifest asks for this by sovereign_mesh.relay.enabled and sovereign_mesh.relay.implementation = "nostr-rs-relay": `
+	for name, c := range map[string]struct{ manifest, dir, want string }{
+		"of the manifest": {relay + "[security.exceptions.nostr-relay]\nwritable_volumes = [\"relay-data:/var/lib/relay\"]\n", "/var/lib/relay",
+			"/var/lib/relay does not exist: mount the volume relay-data there, which the files of agentctl generate do for [security.exceptions.nostr-relay]; " + needs + "mount what the reasons name, or change the manifest"},
+		"none": {relay + "[security.exceptions.nostr-relay]\n", "/srv/relay",
+			"/srv/relay does not exist: mount a volume there, with \"nostr-relay-data:/srv/relay\" in the writable_volumes of a block of [security.exceptions]; " + needs + "mount what the reasons name, or change the manifest"},
+		"of the image": {relay + "[security.exceptions.nostr-relay]\n", "/opt/agentbox/relay", "add to the image what is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newBootRig(t, testRoots(t), agentboxManifest+c.manifest)
+			if err := r.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p := plan.Program{Feature: "nostr-relay", Spec: &program.Spec{Name: "nostr-relay", Directory: c.dir, Argv: []string{"/bin/sh"}}}
+			if name == "of the image" {
+				p.Feature = "browser"
+			}
+			r.Current().Plan.Programs = []plan.Program{p}
+			_, err := closures(t.Context(), r.Boot)
+			if ExitCode(err) != ExitArtifact || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
 func TestInterruptedBootStops(t *testing.T) {
 	r := newBootRig(t, testRoots(t), plain)
 	if err := r.Load(t.Context()); err != nil {

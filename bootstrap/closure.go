@@ -3,11 +3,16 @@ package bootstrap
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
@@ -58,28 +63,31 @@ func (b *Boot) path() string {
 // FATAL with a reason, and the box keeps running.
 func closures(ctx context.Context, b *Boot) (Outcome, error) {
 	var missing, features []string
-	first, fails := "", false
+	first, do := "", mount
 	for i := range b.Current().Plan.Programs {
 		p := &b.Current().Plan.Programs[i]
 		if p.Feature == "" {
 			continue
 		}
-		lacking, answered := within(ctx, schema.DefaultArtifactTimeout, func() []string { return b.lacks(p) })
+		lacking, answered := within(ctx, schema.DefaultArtifactTimeout, func() []error { return b.lacks(p) })
 		if err := context.Cause(ctx); err != nil {
 			return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
 		}
 		if !answered {
-			fails = true
-			lacking = []string{fmt.Sprintf("the file system of its files did not answer within %s", schema.DefaultArtifactTimeout)}
+			do = repair
+			lacking = []error{fmt.Errorf("the file system of its files did not answer within %s", schema.DefaultArtifactTimeout)}
 		}
 		for _, what := range lacking {
-			missing = append(missing, fmt.Sprintf("%s (of %s): %s", p.Spec.Name, p.Feature, what))
+			if _, outside := errors.AsType[*unmounted](what); !outside && do != repair {
+				do = addToImage
+			}
+			missing = append(missing, fmt.Sprintf("%s (of %s): %v", p.Spec.Name, p.Feature, what))
 			features = append(features, p.Feature)
 			first = cmp.Or(first, p.Feature)
 		}
 	}
 	if len(missing) > 0 {
-		f := fail(ExitArtifact, nil, "missing closures: %s; %s", strings.Join(missing, "; "), remedy(features, fails))
+		f := fail(ExitArtifact, nil, "missing closures: %s; %s", strings.Join(missing, "; "), remedy(features, do))
 		f.Capability = first
 		return Outcome{}, f
 	}
@@ -88,16 +96,20 @@ func closures(ctx context.Context, b *Boot) (Outcome, error) {
 
 // lacks lists the parts of the program's closure that do not exist: its directory, its executable,
 // and the entry files among its arguments.
-func (b *Boot) lacks(p *plan.Program) []string {
+func (b *Boot) lacks(p *plan.Program) []error {
 	prober := b.prober()
-	var out []string
+	var out []error
 	miss := func(err error) {
 		if err != nil {
-			out = append(out, err.Error())
+			out = append(out, err)
 		}
 	}
 	if d := p.Spec.Directory; d != "" {
-		miss(b.isDirectory(prober, d))
+		err := b.isDirectory(prober, d)
+		if volume := b.volumeAt(d, p.Feature); err != nil && volume != "" {
+			err = &unmounted{err, volume}
+		}
+		miss(err)
 	}
 	for i, arg := range p.Spec.Argv {
 		switch {
@@ -112,6 +124,32 @@ func (b *Boot) lacks(p *plan.Program) []string {
 		}
 	}
 	return out
+}
+
+// unmounted is about a directory that no image has, because it keeps data.
+type unmounted struct {
+	err    error
+	volume string // what to mount, and how
+}
+
+func (u *unmounted) Error() string { return u.err.Error() + ": " + u.volume }
+
+// volumeAt says which volume belongs at a directory of a feature; "" if none does.
+func (b *Boot) volumeAt(dir, feature string) string {
+	for _, name := range slices.Sorted(maps.Keys(b.Current().Manifest.Security.Exceptions)) {
+		for _, volume := range b.Current().Manifest.Security.Exceptions[name].WritableVolumes {
+			source, target, _ := strings.Cut(volume, ":")
+			if target, _, _ = strings.Cut(target, ":"); target == filepath.Clean(dir) {
+				return fmt.Sprintf("mount the volume %s there, which the files of agentctl generate do for [security.exceptions.%s]", source, name)
+			}
+		}
+	}
+	for _, f := range catalog.Load().Features {
+		if f.Name == feature && len(f.Volumes) > 0 {
+			return fmt.Sprintf("mount a volume there, with %q in the writable_volumes of a block of [security.exceptions]", f.Volumes[0]+":"+dir)
+		}
+	}
+	return ""
 }
 
 func (b *Boot) isDirectory(p prober, path string) error {

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -148,8 +149,11 @@ func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// unfinished is part of the name of a temporary file.
-const unfinished = ".tmp-"
+// unfinished is part of the name of a temporary file. Behind it are so many random bytes in hexadecimal.
+const (
+	unfinished      = ".tmp-"
+	unfinishedBytes = 6
+)
 
 // setMode gives a new file exactly mode: the umask has removed bits from it, but login shells of all
 // users read a hint file.
@@ -165,7 +169,7 @@ func (p *Policy) install(path string, data []byte, finish func(*os.File) error, 
 		return err
 	}
 	defer r.Close()
-	temp := rel + unfinished + randomHex(6)
+	temp := rel + unfinished + randomHex(unfinishedBytes)
 	if err := writeSynced(r, temp, data, finish); err != nil {
 		return errors.Join(err, removeIfThere(r, temp))
 	}
@@ -315,7 +319,7 @@ func (p *Policy) Symlink(target, path string) error {
 }
 
 // RemoveUnfinished removes temporary files of writes to path that were killed. No process may write
-// path at the same time.
+// path at the same time. A file whose name is only similar stays: a user has made it.
 func (p *Policy) RemoveUnfinished(path string) error {
 	dir, base := filepath.Split(path)
 	names, err := p.ReadDir(dir)
@@ -323,7 +327,8 @@ func (p *Policy) RemoveUnfinished(path string) error {
 		return nil
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, base+unfinished) {
+		random, isTemp := strings.CutPrefix(name, base+unfinished)
+		if raw, notHex := hex.DecodeString(random); isTemp && notHex == nil && len(raw) == unfinishedBytes {
 			err = errors.Join(err, p.Remove(dir+name))
 		}
 	}

@@ -43,6 +43,9 @@ func (b *Boot) keepRecord(record []byte) error {
 	if err := b.policy.MkdirAll(filepath.Dir(b.recordFile()), 0o755); err != nil {
 		return err
 	}
+	// Each boot that was killed while it wrote would leave a file in the workspace. One that cannot be
+	// removed, or found among very many files, does no harm.
+	_ = b.policy.RemoveUnfinished(b.recordFile())
 	return b.policy.WriteFile(b.recordFile(), record, 0o644)
 }
 

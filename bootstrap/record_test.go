@@ -33,6 +33,29 @@ func TestRecordOfTheBootBefore(t *testing.T) {
 	}
 }
 
+// A boot that was killed while it wrote its record leaves a file, which the next boot removes. Files with
+// other names are not agentinit's.
+func TestUnfinishedRecordsAreRemoved(t *testing.T) {
+	b := newSealRig(t, "stay", nil).boot
+	stays := []string{"boot.json.tmp-mine", "boot.json.tmp-0123456789abcd", "boot.json.tmp-", "other.json.tmp-0123456789ab", "boot.json.bak"}
+	goes := []string{"boot.json.tmp-0123456789ab", "boot.json.tmp-ffffffffffff"}
+	dir := filepath.Dir(b.recordFile())
+	for _, name := range append(goes, stays...) {
+		write(t, filepath.Join(dir, name), "half", 0o600)
+	}
+	b.KeepRecord([]byte("one"))
+	for _, name := range goes {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	for _, name := range append(stays, "boot.json") {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
+
 // If a boot cannot write its record, recordErr is set, and PreviousRecord returns an error.
 func TestRecordCannotBeKept(t *testing.T) {
 	b := newSealRig(t, "stay", nil).boot

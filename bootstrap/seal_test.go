@@ -439,7 +439,7 @@ func TestStaleSentinelIsRemoved(t *testing.T) {
 		t.Fatalf("nothing there: %v", err)
 	}
 	sentinel := r.boot.cfg.Roots.Sentinel()
-	for name, goes := range map[string]bool{sentinel: true, sentinel + ".tmp-0a1b2c": true, sentinel + ".old": false} {
+	for name, goes := range map[string]bool{sentinel: true, sentinel + ".tmp-0a1b2c3d4e5f": true, sentinel + ".old": false} {
 		write(t, name, "{}", 0o644)
 		if err := r.boot.RemoveStaleSentinel(); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,7 +187,16 @@ func TestThePodServerOfTheBox(t *testing.T) {
 			t.Errorf("get %s: %d, %d bytes", path, code, len(out))
 		}
 	}
-	if out, code := b.ctl("identity", "rotate"); code != 0 {
+	did := regexp.MustCompile(`did:nostr:[0-9a-f]{64}`).FindString(b.mustCtl("identity", "show"))
+	own := "<#box> a <http://www.w3.org/ns/auth/acl#Authorization>;\n<http://www.w3.org/ns/auth/acl#agent> <" + did +
+		">;\n<http://www.w3.org/ns/auth/acl#accessTo> <./>;\n<http://www.w3.org/ns/auth/acl#mode> <http://www.w3.org/ns/auth/acl#Control>.\n"
+	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := b.ctl("pod", "put", "/lists/.acl", file, "--type", "text/turtle"); code != 0 {
+		t.Fatalf("put an access list: %d %s", code, out)
+	}
+	if out, code := b.ctl("identity", "rotate"); code != 0 || !strings.HasSuffix(out, "still name the former key; replace it by the new one:\n  lists/.acl\n") {
 		t.Fatalf("rotate: %d %s", code, out)
 	}
 	if out, code := b.ctl("pod", "ls", "/notes/"); code != 0 || !strings.Contains(out, "/notes/small") {

@@ -88,10 +88,11 @@ func decodesPrefix(v any) error {
 	return err
 }
 
-// decodesHost refuses a host with a port or a path behind it: another key has the port.
+// decodesHost refuses a host with a port or a path behind it: another key has the port. It refuses an empty
+// one, which would listen on all addresses without saying so.
 func decodesHost(v any) error {
 	host := strings.Trim(v.(string), "[]")
-	if addr, err := netip.ParseAddr(host); strings.ContainsAny(host, ":/") && (err != nil || addr.Zone() != "") {
+	if addr, err := netip.ParseAddr(host); strings.TrimSpace(host) == "" || strings.ContainsAny(host, ":/") && (err != nil || addr.Zone() != "") {
 		return errors.New(`an address or a name without a port, such as "127.0.0.1"`)
 	}
 	return nil

@@ -33,6 +33,10 @@ type IdentityReport struct {
 	PublicKey string     `json:"public_key_hex"`
 	Npub      string     `json:"npub"`
 	DID       string     `json:"did"`
+	// FormerKeyIn is the answer to a rotation: access lists of the pods that still name the key before, by
+	// their paths below the directory of the pods. FormerKeyPartly says that not all could be read.
+	FormerKeyIn     []string `json:"former_key_in,omitempty"`
+	FormerKeyPartly bool     `json:"former_key_partly,omitempty"`
 }
 
 // ExportedKey is a private key on its way to an operator.

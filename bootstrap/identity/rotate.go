@@ -12,7 +12,7 @@ import (
 // First it encrypts the key, then it writes the identity file without the key.
 func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, managementKey string, older []string) (*Opened, error) {
 	if sealed != nil {
-		key, _, err := s.unseal(sealed, managementKey, older)
+		key, _, err := s.unseal(sealed, managementKey, older, "or move it away: the identity file "+s.identityFile()+" holds the key too")
 		if err != nil {
 			return nil, err
 		}

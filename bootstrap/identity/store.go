@@ -20,6 +20,7 @@ import (
 type Files interface {
 	MkdirAll(path string, mode fs.FileMode) error
 	ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
+	ReadDir(path string) ([]string, error)
 	Lstat(path string) (fs.FileInfo, error)
 	WriteFile(path string, data []byte, mode fs.FileMode) error
 	CreateFile(path string, data []byte, mode fs.FileMode) error
@@ -225,7 +226,7 @@ func (s *Store) create(managementKey string) (*Opened, error) {
 
 // load opens the encrypted key and compares it with the identity file.
 func (s *Store) load(known *Identity, sealed []byte, managementKey string, older []string) (*Opened, error) {
-	key, note, err := s.unseal(sealed, managementKey, older)
+	key, note, err := s.unseal(sealed, managementKey, older, "without a backup, move it and "+s.identityFile()+" away, and agentinit makes a new identity")
 	if err != nil {
 		return nil, err
 	}
@@ -262,8 +263,9 @@ func (o *Opened) note(text string) {
 }
 
 // unseal opens the encrypted key. If the file has the old format, or an old management key opened
-// it, unseal encrypts the key again.
-func (s *Store) unseal(sealed []byte, managementKey string, older []string) (key *Key, note string, err error) {
+// it, unseal encrypts the key again. instead says what helps if the file is none of agentinit's and
+// there is no backup.
+func (s *Store) unseal(sealed []byte, managementKey string, older []string, instead string) (key *Key, note string, err error) {
 	salt, err := s.salt(sealed)
 	if err != nil {
 		return nil, "", err
@@ -285,6 +287,9 @@ func (s *Store) unseal(sealed []byte, managementKey string, older []string) (key
 			}
 		}
 	}
+	if errors.Is(err, ErrNotSealed) {
+		return nil, "", fmt.Errorf("%s is no file that agentinit made: %w; restore it from a backup; %s", s.keyFile(), err, instead)
+	}
 	return nil, "", fmt.Errorf("cannot open the encrypted private key %s: %w; start once with the former key in %s, or restore the file from a backup",
 		s.keyFile(), err, PreviousKeyVariable)
 }
@@ -294,12 +299,12 @@ func (s *Store) unseal(sealed []byte, managementKey string, older []string) (key
 const PreviousKeyVariable = "MANAGEMENT_API_KEY_PREVIOUS"
 
 func (s *Store) salt(sealed []byte) ([]byte, error) {
-	if bytes.HasPrefix(sealed, []byte(magic)) {
-		return nil, nil
+	if bytes.HasPrefix(sealed, []byte(magic)) || len(sealed) != v1Size {
+		return nil, nil // version 2, or no encrypted key
 	}
 	text, _, err := s.cfg.Files.ReadFile(s.saltFile(), maxFile)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the salt of the encrypted key: %w", err)
+		return nil, fmt.Errorf("%s looks like an encrypted key of version 1, and its salt cannot be read: %w; restore both from a backup", s.keyFile(), err)
 	}
 	salt, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil {

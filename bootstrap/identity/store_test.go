@@ -5,9 +5,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -256,6 +258,27 @@ func TestUnreadableIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A file that agentinit did not make is called that, and the text does not blame the salt or the
+// management key.
+func TestAFileThatIsNoEncryptedKey(t *testing.T) {
+	for name, content := range map[string][]byte{"empty": nil, "garbage": []byte("garbage\n"), "cut off": []byte("AGK2..."), "large": bytes.Repeat([]byte{1}, 5000)} {
+		p := newPlace(t)
+		p.open(t)
+		put(t, p.keyFile(), content)
+		_, err := p.store(t).Open(managementKey)
+		want := p.keyFile() + " is no file that agentinit made: not an encrypted key file of version 1 or 2"
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "salt") ||
+			!strings.HasSuffix(err.Error(), "; restore it from a backup; without a backup, move it and "+p.identityFile()+" away, and agentinit makes a new identity") {
+			t.Errorf("%s: %v", name, err)
+		}
+		remove(t, p.keyFile())
+		remove(t, p.identityFile())
+		if o, err := p.store(t).Open(managementKey); err != nil || !o.Created {
+			t.Errorf("%s: what the text says did not help: %v", name, err)
+		}
+	}
+}
+
 func replaceByDirectory(t *testing.T, path string) {
 	remove(t, path)
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -422,6 +445,50 @@ func TestAKeyThatIsInTheFileIsInForce(t *testing.T) {
 	again, err := p.store(t).Open(next)
 	if err != nil || again.PublicKey != second.PublicKey || len(again.Notes) > 0 {
 		t.Errorf("after a restart: %+v, %v", again, err)
+	}
+}
+
+// After a rotation, the access lists that an operator wrote still have the former key. agentinit's own lists
+// have the new one.
+func TestListsThatNameTheFormerKey(t *testing.T) {
+	p := newPlace(t)
+	first := p.open(t)
+	pods := p.cfg.Layout.Pods
+	for name, text := range map[string]string{
+		"notes/.acl":          "acl:agent <did:nostr:" + string(first.PublicKey) + ">.",
+		"pods/other/.acl":     "acl:agent </pods/" + first.Npub + "/profile.json#me>.",
+		"notes/text.ttl":      string(first.PublicKey),
+		"notes/deep/page.acl": string(first.PublicKey),
+		"public/.acl":         "acl:agentClass foaf:Agent.",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(pods, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(pods, name), []byte(text))
+	}
+	if err := os.Symlink("../notes/.acl", filepath.Join(pods, "public", "link.acl")); err != nil {
+		t.Fatal(err)
+	}
+	s := p.store(t)
+	second, err := s.Rotate(first, managementKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"notes/.acl", "notes/deep/page.acl", "pods/other/.acl"}
+	if lists, all := s.ListsNaming(second.Previous); !slices.Equal(lists, want) || !all {
+		t.Errorf("got %v, all: %t; want %v", lists, all, want)
+	}
+	for i := range 250 {
+		put(t, filepath.Join(pods, "notes", fmt.Sprint(i, ".acl")), []byte(first.Npub))
+	}
+	if lists, all := s.ListsNaming(second.Previous); len(lists) != 200 || all {
+		t.Errorf("%d lists, all: %t", len(lists), all)
+	}
+	if err := os.RemoveAll(pods); err != nil {
+		t.Fatal(err)
+	}
+	if lists, all := s.ListsNaming(second.Previous); lists != nil || !all {
+		t.Errorf("without pods: %v, all: %t", lists, all)
 	}
 }
 

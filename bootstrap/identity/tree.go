@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -98,6 +99,53 @@ func (s *Store) succeed(path string, old, new PublicKey) error {
 		return nil
 	}
 	return s.cfg.Files.WriteFile(path, []byte(next), 0o640)
+}
+
+// Bounds of ListsNaming, because pods may have any number of files: how many files and directories it looks
+// at, and how many lists it names.
+const (
+	mostEntries = 20_000
+	mostLists   = 200
+)
+
+// ListsNaming returns the access lists of all pods that name a key, by their paths below the directory of
+// the pods. These are lists that agentinit did not write. all is false if there was more to read, or if
+// something could not be read. A link is not followed.
+func (s *Store) ListsNaming(key PublicKey) (lists []string, all bool) {
+	all = true
+	seen := 0
+	for dirs := []string{"."}; len(dirs) > 0; {
+		dir := dirs[0]
+		dirs = dirs[1:]
+		names, err := s.cfg.Files.ReadDir(filepath.Join(s.cfg.Layout.Pods, dir))
+		if err != nil {
+			all = all && errors.Is(err, fs.ErrNotExist)
+			continue
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			if seen++; seen > mostEntries || len(lists) == mostLists {
+				return lists, false
+			}
+			rel := filepath.Join(dir, name)
+			path := filepath.Join(s.cfg.Layout.Pods, rel)
+			info, err := s.cfg.Files.Lstat(path)
+			switch {
+			case err != nil:
+				all = all && errors.Is(err, fs.ErrNotExist)
+			case info.IsDir():
+				dirs = append(dirs, rel)
+			case info.Mode().IsRegular() && strings.HasSuffix(name, ".acl"):
+				text, _, err := s.cfg.Files.ReadFile(path, maxFile)
+				if err != nil {
+					all = all && errors.Is(err, fs.ErrNotExist)
+				} else if bytes.Contains(text, []byte(key)) || bytes.Contains(text, []byte(key.Npub())) {
+					lists = append(lists, rel)
+				}
+			}
+		}
+	}
+	return lists, all
 }
 
 type document struct {

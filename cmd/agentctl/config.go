@@ -105,10 +105,10 @@ func (c *cli) manifestArg(args []string) string {
 func (c *cli) ofBox() string { return filepath.Join(c.etc, defaultManifest) }
 
 // unreadable is the finding for a manifest that cannot be read. If there is none in the usual places,
-// it lists them.
+// it lists them. An empty name is that of a variable that a script has not set.
 func (c *cli) unreadable(name string, err error) []schema.Finding {
-	f := schema.Unreadable(name, err)
-	if name == defaultManifest && errors.Is(err, fs.ErrNotExist) {
+	f := schema.Unreadable(cmp.Or(name, `""`), err)
+	if (name == defaultManifest || name == "") && errors.Is(err, fs.ErrNotExist) {
 		f.Hint = "without FILE, agentctl takes $AGENTBOX_CONFIG, " + defaultManifest + " or " + c.ofBox()
 	}
 	return []schema.Finding{f}

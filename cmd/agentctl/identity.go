@@ -21,6 +21,9 @@ type identityReport struct {
 	PublicKey string  `json:"public_key_hex"`
 	Npub      string  `json:"npub"`
 	DID       string  `json:"did"`
+
+	FormerKeyIn     []string `json:"former_key_in"`
+	FormerKeyPartly bool     `json:"former_key_partly"`
 }
 
 func (c *cli) showIdentity(raw json.RawMessage, err error) error {
@@ -33,6 +36,15 @@ func (c *cli) showIdentity(raw json.RawMessage, err error) error {
 			{"agent id", i.AgentID}, {"npub", i.Npub}, {"public key", i.PublicKey}, {"did", i.DID}, {"created", i.CreatedAt}, {"rotated", rotated},
 		} {
 			fmt.Fprintf(c.stdout, "%-11s %s\n", row[0], printable(row[1]))
+		}
+		if len(i.FormerKeyIn) > 0 {
+			fmt.Fprintf(c.stderr, "agentctl: these access lists below the directory of the pods still name the former key; replace it by the new one:\n")
+		}
+		for _, list := range i.FormerKeyIn {
+			fmt.Fprintf(c.stderr, "  %s\n", printable(list))
+		}
+		if i.FormerKeyPartly {
+			fmt.Fprintf(c.stderr, "agentctl: not all access lists of the pods could be read; others may name the former key too\n")
 		}
 	})
 }
@@ -48,7 +60,9 @@ func newIdentityShow(c *cli) *cobra.Command {
 
 func newIdentityRotate(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate", Short: "Replace the private key; the old one goes to the archive", Args: noArgs, ValidArgsFunction: noFiles,
+		Use: "rotate", Short: "Replace the private key; the old one goes to the archive",
+		Long: `Replace the private key; the old one goes to the archive. Standard error names
+the access lists of local pods that still have the former key.`, Args: noArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.showIdentity(c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rotate", nil, nil))
 		},

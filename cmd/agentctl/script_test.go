@@ -62,7 +62,7 @@ type boxKey struct{}
 
 // box is `box WORD...`: it serves a box and sets AGENTCTL_SOCKET to its socket. A word is a program
 // (NAME, NAME=STATE or NAME=STATE:REASON) or a setting: +fails=NAME, +hold=NAME, +refuse=NAME,
-// +limits=NAME, +logtrouble=NAME, +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
+// +limits=NAME, +logtrouble=NAME, +unready, +booting, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
 	b.ProbeJSON = map[string]string{}
@@ -139,6 +139,12 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		e := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing has been changed")
 		e.Findings = []api.Finding{{Code: "E016", Severity: "error", File: "agentbox.toml", Line: 3, Column: 1, Message: `unknown key "comand"`, Hint: `write "command"`}}
 		b.ApplyErr = e
+	case "booting":
+		b.Phase = supervisor.Idle
+		b.BootData = api.Boot{StartedAt: controltest.Epoch, Outcome: api.BootUnderWay, Phases: []api.BootPhase{
+			{Number: 0, Name: "load", StartedAt: controltest.Epoch, Outcome: "ok"},
+			{Number: 5, Name: "artifacts", StartedAt: controltest.Epoch, Outcome: api.PhaseUnderWay},
+		}}
 	case "manifest":
 		b.BootData.Manifest = value
 	case "meta":

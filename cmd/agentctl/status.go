@@ -47,7 +47,8 @@ processes, limits, last changes and last output.
 
 Exit status 3: a program that you asked about is not running. A oneshot that has
 completed and a schedule before, in and after a run count as running; other
-programs that are STARTING, and all in BACKOFF, do not.`,
+programs that are STARTING, and all in BACKOFF, do not. It is 3, too, in the
+phases of the boot before the programs are started.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if f.kind, f.format, err = parseFormat(output); err != nil {
@@ -81,6 +82,9 @@ programs that are STARTING, and all in BACKOFF, do not.`,
 
 func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, names []string) error {
 	s, view, err := readStatus(ctx, client, f, names)
+	if api.CodeOf(err) == api.CodeConflict { // of a box that is booting
+		return c.notStarted(err)
+	}
 	if err != nil {
 		return failed(err)
 	}
@@ -92,10 +96,23 @@ func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, nam
 	if err != nil {
 		return err
 	}
+	if s.Phase == phaseIdle && len(s.Programs) == 0 {
+		boot, err := client.Boot(ctx)
+		return c.notStarted(cmp.Or[error](err, api.NotStarted(boot)))
+	}
 	if !listing.AllRunning(view.Programs) {
 		return &exitError{code: exitNotRunning}
 	}
 	return nil
+}
+
+// phaseIdle is the phase of a box whose boot has not come to the programs.
+const phaseIdle = "idle"
+
+// notStarted says why there are no programs yet.
+func (c *cli) notStarted(err error) error {
+	fmt.Fprintf(c.stderr, "agentctl: %s\n", printable(err.Error()))
+	return &exitError{code: exitNotRunning}
 }
 
 // readStatus requests only the data that is shown. An older agentinit without tables gets the full

@@ -155,6 +155,15 @@ func (s *self) podDir() string {
 	return s.store.PodDir(s.opened.Npub)
 }
 
+// listsNaming are the access lists of the pods that name a key. The walk through the pods can take seconds, so
+// it holds up no other question.
+func (s *self) listsNaming(key identity.PublicKey) (lists []string, all bool) {
+	s.mu.Lock()
+	store := s.store
+	s.mu.Unlock()
+	return store.ListsNaming(key)
+}
+
 // errNoIdentity answers every question about an identity in a box that has none.
 var errNoIdentity = errors.New("this box has no identity: sovereign_mesh.enabled is false, or boot has not reached phase 3")
 

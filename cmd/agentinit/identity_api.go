@@ -38,7 +38,13 @@ func (a identityAPI) Rotate(context.Context) (rest.IdentityReport, error) {
 	if errors.Is(err, errNoIdentity) {
 		return rest.IdentityReport{}, noIdentity()
 	}
-	return report(i), err
+	if err != nil {
+		return rest.IdentityReport{}, err
+	}
+	out := report(i)
+	lists, all := a.self.listsNaming(i.Previous)
+	out.FormerKeyIn, out.FormerKeyPartly = lists, !all
+	return out, nil
 }
 
 // Export implements rest.Identity. A request over the network never gets the key, whatever its

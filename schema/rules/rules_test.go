@@ -416,6 +416,22 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// W021 names each key once, and each capability once, whatever its spelling.
+func TestPrivilegesAreListedOnce(t *testing.T) {
+	d, bad := schema.Parse("agentbox.toml", []byte("[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\n"+
+		"cap_add = ['SYS_ADMIN', 'CAP_SYS_ADMIN', 'KILL', 'SYS_ADMIN']\nsecurity_opt_override = ['seccomp=unconfined', 'seccomp=unconfined']"))
+	if bad != nil {
+		t.Fatal(bad)
+	}
+	const want = `security.exceptions.playwright adds privilege: cap_add "SYS_ADMIN", "KILL"; security_opt_override "seccomp=unconfined"`
+	for _, f := range Run(d, Facts{}) {
+		if f.Code == "W021" && f.Message == want {
+			return
+		}
+	}
+	t.Errorf("no W021 says %s: %v", want, Run(d, Facts{}))
+}
+
 func paths(findings []schema.Finding) (all string) {
 	for _, f := range findings {
 		all += f.Path + "\n"

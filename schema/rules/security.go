@@ -3,6 +3,7 @@ package rules
 import (
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/capability"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
@@ -115,7 +116,7 @@ func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
 	for _, name := range activeExceptions(d) {
 		keys := []string{"security", "exceptions", name}
 		if added := privileges(d, name); added != nil {
-			out = append(out, atKeys(d, keys, schema.Path(keys...)+" adds privilege: "+strings.Join(added, ", "), hint))
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" adds privilege: "+strings.Join(added, "; "), hint))
 		}
 		for _, o := range exceptionList(d, name, "security_opt_override") {
 			key, value := catalog.SecurityOption(o)
@@ -133,18 +134,33 @@ func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
 	return out
 }
 
-// privileges lists the privileges of an exception that W021 reports.
+// privileges lists the privileges of an exception that W021 reports, by key and each once.
 func privileges(d *schema.Document, name string) (added []string) {
 	for _, key := range []string{"cap_add", "devices"} {
 		v, _ := d.At("security", "exceptions", name, key)
 		list, _ := v.([]any)
+		var values []string
+		known := map[string]bool{}
 		for _, e := range list {
-			added = append(added, key+" "+schema.Describe(e))
+			text := schema.Describe(e)
+			same := text
+			if word, isText := e.(string); isText && key == "cap_add" { // CAP_SYS_ADMIN is SYS_ADMIN
+				if n, ok := capability.Number(word); ok {
+					same = capability.Name(n)
+				}
+			}
+			if !known[same] {
+				values = append(values, text)
+			}
+			known[same] = true
+		}
+		if values != nil {
+			added = append(added, key+" "+strings.Join(values, ", "))
 		}
 	}
 	for _, o := range exceptionList(d, name, "security_opt_override") {
 		if key, value := catalog.SecurityOption(o); key == "seccomp" && value == "unconfined" {
-			added = append(added, "security_opt_override "+schema.Quote(o))
+			return append(added, "security_opt_override "+schema.Quote(o))
 		}
 	}
 	return added

@@ -99,11 +99,14 @@ func (s *Server) meant(r *http.Request) (api.ActionRequest, []supervisor.Status,
 		return req, nil, nil, err
 	}
 	w := s.watch()
-	programs := s.cfg.Supervisor.Snapshot().Programs
-	if req.All {
-		return req, programs, w, nil
+	snap := s.cfg.Supervisor.Snapshot()
+	if req.All && notStarted(snap) {
+		return req, nil, nil, api.NotStarted(s.cfg.Boot.Boot())
 	}
-	programs, err = resolve(req.Names, programs)
+	if req.All {
+		return req, snap.Programs, w, nil
+	}
+	programs, err := resolve(req.Names, snap.Programs)
 	return req, programs, w, err
 }
 

@@ -48,7 +48,7 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 	}
 	if text || table {
 		addUsage(out.Programs, s.readUsage().Programs)
-		if text {
+		if text && !notStarted(snap) { // else the client must say why the table is empty
 			return toText(out), nil
 		}
 		return toTable(out), nil

@@ -134,6 +134,11 @@ func ambiguous(name string, candidates []string) *api.Error {
 	return e
 }
 
+// notStarted tells whether the boot has not come to the programs: until then the supervisor has none.
+func notStarted(s supervisor.Snapshot) bool {
+	return s.Phase == supervisor.Idle && len(s.Programs) == 0
+}
+
 func unknownNames(names []string, programs []supervisor.Status) *api.Error {
 	quoted := make([]string, len(names))
 	for i, n := range names {

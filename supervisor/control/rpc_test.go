@@ -85,6 +85,11 @@ func outcome(name, group string) string {
 	return "<struct>description<string>OK</string>group<string>" + group + "</string>name<string>" + name + "</string>status<int>80</int></struct>"
 }
 
+// tailOf is the result of a tailProcess…Log.
+func tailOf(text string, offset int, overflow bool) string {
+	return fmt.Sprintf("<string>%s</string><int>%d</int>%s", text, offset, truth(overflow))
+}
+
 func rpcBox() *controltest.Box {
 	instance := func(name string) supervisor.Status {
 		p := stoppedProgram(name)
@@ -168,6 +173,23 @@ func TestXMLRPC(t *testing.T) {
 		{"supervisor.readProcessStderrLog", []any{"web", -1600, 0}, "<string>oh&#xA;</string>"},
 		{"supervisor.readProcessStderrLog", []any{"nosuch", 0, 0}, faultOf(10, "BAD_NAME: nosuch")},
 
+		{"supervisor.tailProcessStdoutLog", []any{"web", 0, 0}, "<array>" + tailOf("", 8, true) + "</array>"},
+		{"supervisor.tailProcessLog", []any{"web", 0, 100}, "<array>" + tailOf("one&#xA;two&#xA;", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 0, 3}, "<array>" + tailOf("wo&#xA;", 8, true) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 5, 3}, "<array>" + tailOf("wo&#xA;", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 7, 3}, "<array>" + tailOf("wo&#xA;", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 8, 3}, "<array>" + tailOf("", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 99, 3}, "<array>" + tailOf("", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", -9, 3}, "<array>" + tailOf("wo&#xA;", 8, true) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", math.MinInt, 3}, "<array>" + tailOf("wo&#xA;", 8, true) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", 0, math.MaxInt}, "<array>" + tailOf("one&#xA;two&#xA;", 8, false) + "</array>"},
+		{"supervisor.tailProcessStdoutLog", []any{"web", math.MaxInt, math.MaxInt}, "<array>" + tailOf("", 8, false) + "</array>"},
+		{"supervisor.tailProcessStderrLog", []any{"web", 0, 1600}, "<array>" + tailOf("oh&#xA;", 3, false) + "</array>"},
+		{"supervisor.tailProcessStderrLog", []any{"db", 0, 1600}, "<array>" + tailOf("", 0, false) + "</array>"},
+		{"supervisor.tailProcessStderrLog", []any{"nosuch", 0, 0}, faultOf(10, "BAD_NAME: nosuch")},
+
+		{"supervisor.clearProcessLogs", []any{"web"}, faultOf(1, "UNKNOWN_METHOD: agentinit clears no log: it forgets the oldest output in memory, and rotates log files")},
+		{"supervisor.sendProcessStdin", []any{"web", "x"}, faultOf(1, "UNKNOWN_METHOD: agentinit does not write to the standard input of a program")},
 		{"supervisor.nosuch", nil, faultOf(1, "UNKNOWN_METHOD")},
 		{"supervisor.reloadConfig", nil, faultOf(1, "UNKNOWN_METHOD: use agentctl apply, or agentctl apply --dry-run")},
 		{"supervisor.readLog", []any{0, 0}, faultOf(1, "UNKNOWN_METHOD: agentinit writes its own log to its output, which is the log of the container; agentctl events shows it too")},

@@ -121,6 +121,9 @@ const plainText = "text/plain; charset=utf-8"
 // outside this package may have no status.
 func (s *Server) fail(w http.ResponseWriter, err *api.Error) {
 	told := *err
+	if told.Code == api.CodeUnknownProgram && notStarted(s.cfg.Supervisor.Snapshot()) {
+		told = *api.NotStarted(s.cfg.Boot.Boot())
+	}
 	told.Status = told.Code.HTTPStatus()
 	told.Title = http.StatusText(told.Status)
 	s.write(w, told.Status, problem.Type, &told)

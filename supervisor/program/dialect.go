@@ -92,16 +92,23 @@ func (p Probe) String() string {
 	return strings.Replace(d.Words, "%s", target, 1)
 }
 
-// Shown is the target without the password that a URL may contain.
+// Shown is the target without the secrets that a URL may contain: its password, and its query, which often
+// is a token. /ready shows the target to everyone.
 func (p Probe) Shown() string {
-	u, err := url.Parse(p.Target)
-	if err != nil || u.User == nil {
-		return p.Target
+	address, hidden := p.Target, ""
+	if p.Dialect == "http" {
+		var found bool
+		if address, _, found = strings.Cut(address, "?"); found {
+			hidden = "?…"
+		}
 	}
-	return u.Redacted()
+	if u, err := url.Parse(address); err == nil && u.User != nil {
+		address = u.Redacted()
+	}
+	return address + hidden
 }
 
-// MarshalJSON writes the target without a password, because whoever may read a plan may read it.
+// MarshalJSON writes the target without secrets, because whoever may read a plan may read it.
 func (p Probe) MarshalJSON() ([]byte, error) {
 	type plain Probe
 	p.Target = p.Shown()

@@ -14,7 +14,10 @@ func TestProbesInWords(t *testing.T) {
 		fd    int
 	}{
 		{Probe{Dialect: "http", Target: "http://x/"}, "HTTP http://x/", 0},
-		{Probe{Dialect: "http", Target: "http://me:hush@x/a?b=c d"}, "HTTP http://me:xxxxx@x/a?b=c d", 0},
+		{Probe{Dialect: "http", Target: "http://me:hush@x/a?b=c d"}, "HTTP http://me:xxxxx@x/a?…", 0},
+		{Probe{Dialect: "http", Target: "http://x/a?token=hush"}, "HTTP http://x/a?…", 0},
+		{Probe{Dialect: "http", Target: "http://x/a?${TOKEN}?b#c"}, "HTTP http://x/a?…", 0},
+		{Probe{Dialect: "file", Target: "/run/a?b"}, "the file /run/a?b", 0},
 		{Probe{Dialect: "http", Target: "http://me:${PW}@x/"}, "HTTP http://me:${PW}@x/", 0},
 		{Probe{Dialect: "exec", Argv: []string{"pg_isready", "-q"}}, "the command pg_isready -q", 0},
 		{Probe{Dialect: "log", Target: `up "now"`}, `a line of output that matches "up \"now\""`, 0},

@@ -1,6 +1,7 @@
 package supervisord
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -94,12 +95,15 @@ func (c *converter) refusal(s *section, e *entry, message, hint string) error {
 	err := &Error{File: s.file, Line: s.line, Section: s.name, Message: message, Hint: hint}
 	if e != nil {
 		err.File, err.Line, err.Key = e.file, e.line, e.key
-		if e.key != "environment" && e.key != "command" && e.key != "password" {
+		if !secret(e.key) {
 			err.Value = e.value
 		}
 	}
 	return err
 }
+
+// secret tells whether the value of a key can hold secrets.
+func secret(key string) bool { return key == "environment" || key == "command" || key == "password" }
 
 // convert writes what a section becomes. That of [supervisord] is written by box.
 func (c *converter) convert(s *section) error {
@@ -167,7 +171,7 @@ func (c *converter) readGroups() error {
 		}
 		t := c.table(s)
 		list, written := t.plain("programs")
-		priority, ok := t.integer("priority", math.MinInt32, math.MaxInt32)
+		priority, ok := t.number("priority")
 		if !ok {
 			priority = 999
 		}
@@ -196,7 +200,8 @@ type table struct {
 	*section
 	scope
 	read     map[string]bool
-	listener bool // the section is an event listener
+	listener bool     // the section is an event listener
+	syslog   []string // the keys that send output to syslog
 	err      error
 }
 
@@ -247,16 +252,39 @@ func (t *table) plain(key string) (string, bool) {
 	return written(text), ok
 }
 
+// integer is a whole number. supervisord refuses other words, but it takes every number: of one that
+// has no equal, the nearest is written and a comment says so.
 func (t *table) integer(key string, least, most int64) (int64, bool) {
+	n, ok := t.number(key)
+	near := max(least, min(n, most))
+	if ok && near != n {
+		t.lenient(key, fmt.Sprintf("it must be from %d to %d here, so %d is used", least, most, near))
+	}
+	return near, ok
+}
+
+// number is a whole number; one of more than 64 bits is the nearest of 64 bits.
+func (t *table) number(key string) (int64, bool) {
 	text, ok := t.plain(key)
 	if !ok {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > most {
-		t.fail(key, "it is no whole number that is allowed here", fmt.Sprintf("write a number from %d to %d", least, most))
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		t.fail(key, "it is no whole number", "write digits alone, such as 10")
+		return 0, false
 	}
-	return n, err == nil
+	return n, true
+}
+
+// lenient writes a comment about a value that supervisord takes, although it does not mean what it says.
+func (t *table) lenient(key, text string) {
+	e := t.byKey[key]
+	at := fmt.Sprintf("%s:%d: %s", e.file, e.line, e.key)
+	if !secret(key) {
+		at += " = " + e.value
+	}
+	t.c.check("%s: %s", at, text)
 }
 
 // boolean is false if the key is not written.
@@ -329,8 +357,11 @@ func (t *table) readEnvironment() map[string]string {
 	t.environment = t.c.environment // entries of an environment do not refer to each other in a manifest
 	pairs, err := splitEnvironment(t.expanded("environment", text))
 	t.environment = nil
-	if err != nil {
-		t.fail("environment", err.Error(), `write NAME="value",NAME="value"`)
+	const form = `write NAME="value",NAME="value"`
+	if words, several := errors.AsType[*wordsError](err); several {
+		t.lenient("environment", words.Error()+", and supervisord drops or mixes up the rest; no variable of this line was converted; "+form)
+	} else if err != nil {
+		t.fail("environment", err.Error(), form)
 	}
 	environment := map[string]string{}
 	for _, p := range pairs {
@@ -366,19 +397,28 @@ func (c *converter) program(s *section, name string) error {
 		return c.refusal(s, nil, "agentinit reserves this name", "rename the program")
 	}
 	c.programs[lower] = s
-	c.header("programs", lower)
 	t := c.table(s)
+	command, _ := t.raw("command")
+	if _, err := splitWords(command); err != nil { // supervisord splits a command when it starts the program
+		c.out.WriteByte('\n')
+		t.lenient("command", fmt.Sprintf("[%s] is not converted, and supervisord cannot start it: %v; %s", s.name, err, closeIt))
+		c.quote(s)
+		return nil
+	}
+	c.header("programs", lower)
 	t.program, t.group, t.numprocs = marked(name), marked(name), 1
 	t.listener = strings.HasPrefix(s.name, "eventlistener:")
 	own := c.groups[name]
 	if own != nil {
 		t.group = marked(own.name)
 	}
-	instances, written := t.integer("numprocs", 1, 10000)
-	if written && t.err == nil {
-		t.numprocs = instances
+	if n, ok := t.number("numprocs"); ok && n < 1 {
+		t.lenient("numprocs", "supervisord makes no process of the program; enabled = false does the same")
+		t.c.key("enabled", false)
+	} else if ok {
+		t.numprocs, _ = t.integer("numprocs", 1, 10000)
 	}
-	t.first, _ = t.integer("numprocs_start", 0, math.MaxInt32)
+	t.first, _ = t.integer("numprocs_start", math.MinInt32, math.MaxInt32)
 	var before []any
 	if t.listener {
 		before = t.listens()
@@ -403,6 +443,8 @@ func (c *converter) program(s *section, name string) error {
 	return t.err
 }
 
+const closeIt = "close the quote, or double the backslash; \" ;\" and \" #\" begin a comment in this file"
+
 // command writes the command, behind other words.
 func (t *table) command(argv []any) {
 	t.variables = false
@@ -411,8 +453,8 @@ func (t *table) command(argv []any) {
 	switch {
 	case t.err != nil:
 		return
-	case err != nil:
-		t.fail("command", err.Error(), "close the quote, or double the backslash; \" ;\" and \" #\" begin a comment in this file")
+	case err != nil: // with a quote in what was expanded
+		t.fail("command", err.Error(), closeIt)
 	case !ok || len(words) == 0 || words[0] == "":
 		t.fail("command", "the program has no command", "write command=/path/of/program")
 	}
@@ -479,7 +521,7 @@ func (t *table) restarts() {
 
 // order writes the priority. That of a group takes the place of those of its programs.
 func (t *table) order(own *group) int64 {
-	priority, ok := t.integer("priority", math.MinInt32, math.MaxInt32)
+	priority, ok := t.number("priority")
 	if own != nil {
 		priority, ok = own.priority, true
 	}

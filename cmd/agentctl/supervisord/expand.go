@@ -169,6 +169,12 @@ func splitWords(line string) (words []string, err error) {
 // variable is one pair of an environment.
 type variable struct{ name, value string }
 
+// wordsError is about a value of several words. supervisord takes the first word, takes the second for
+// the comma, and goes on behind it.
+type wordsError struct{ name string }
+
+func (e *wordsError) Error() string { return "the value of " + e.name + " is not one word" }
+
 // environmentName matches what supervisord takes for a name.
 var environmentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_/.+():-]+$`) })
 
@@ -207,7 +213,7 @@ func splitPairs(text string, escapes bool) (pairs []variable, err error) {
 		}
 		after = strings.TrimSpace(after)
 		if after != "" && after[0] != ',' || !quoted && strings.ContainsFunc(value, unicode.IsSpace) {
-			return nil, fmt.Errorf("the value of %s is not one word", name)
+			return nil, &wordsError{name}
 		}
 		if !escapes {
 			value = strings.Trim(value, `'"`)

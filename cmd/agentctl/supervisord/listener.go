@@ -2,7 +2,6 @@ package supervisord
 
 import (
 	"errors"
-	"math"
 	"strconv"
 	"strings"
 
@@ -60,7 +59,11 @@ func (t *table) listens() []any {
 		t.c.check("events: %s", why)
 	}
 	words := []any{"agentctl", "listen", "--events", strings.Join(events, ",")}
-	if size, ok := t.integer("buffer_size", 1, math.MaxInt32); ok && size != supervisord.DefaultBuffer {
+	size, sized := t.number("buffer_size")
+	if sized && size < 1 {
+		t.fail("buffer_size", "supervisord refuses it", "write a number of 1 or more")
+	}
+	if sized && size != supervisord.DefaultBuffer {
 		if size > supervisord.MaxBuffer {
 			t.c.check("buffer_size = %d: the most is %d", size, supervisord.MaxBuffer)
 			size = supervisord.MaxBuffer

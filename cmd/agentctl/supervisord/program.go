@@ -82,7 +82,7 @@ func (t *table) logFile(key string) (to, path string) {
 	case "none", "off", "/dev/null":
 		return none, ""
 	case "syslog":
-		t.toSyslog()
+		t.syslog = append(t.syslog, key)
 		return none, ""
 	}
 	if rest, is := strings.CutPrefix(text, "~/"); is { // supervisord asks os.path.expanduser
@@ -94,9 +94,19 @@ func (t *table) logFile(key string) (to, path string) {
 	return file, text
 }
 
-func (t *table) toSyslog() {
-	if name := strings.ToLower(t.program); !slices.Contains(t.c.syslog, any(name)) {
-		t.c.syslog = append(t.c.syslog, name)
+// toSyslog adds the program to those whose output goes to syslog. A collector gets both streams.
+func (t *table) toSyslog(merged bool) {
+	of := func(stream string) bool {
+		return slices.ContainsFunc(t.syslog, func(key string) bool { return strings.HasPrefix(key, stream) })
+	}
+	out, errs := of("stdout"), of("stderr") && !merged
+	if !out && !errs {
+		return
+	}
+	t.c.syslog = append(t.c.syslog, strings.ToLower(t.program))
+	if out != errs && !merged && !t.listener { // an event listener has one stream
+		other := map[bool]string{true: "stderr", false: "stdout"}[out]
+		t.c.check("%s = %s: %s goes to syslog too, because a collector gets both streams of a program", t.syslog[0], t.byKey[t.syslog[0]].value, other)
 	}
 }
 
@@ -133,9 +143,10 @@ func (t *table) logs(name string) {
 	}
 	for _, key := range []string{"stdout_syslog", "stderr_syslog"} {
 		if on, _ := t.boolean(key); on {
-			t.toSyslog()
+			t.syslog = append(t.syslog, key)
 		}
 	}
+	t.toSyslog(merged)
 	logs := map[string]any{}
 	if to == file {
 		logs["path"] = written(t.own(path, name))

@@ -83,6 +83,20 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Title: http.StatusText(status), Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// NotStarted is the answer to a request about programs before the phase of the boot that starts them: until
+// then their names are not known.
+func NotStarted(b Boot) *Error {
+	where := ""
+	for _, p := range b.Phases {
+		if p.Outcome == PhaseUnderWay {
+			where = fmt.Sprintf(": the box is in phase %v of its boot, %s", p.Number, p.Name)
+		}
+	}
+	e := Errorf(CodeConflict, "no program has been started yet%s", where)
+	e.Hint = "agentctl wait waits until the box is ready; agentctl boot shows the phases"
+	return e
+}
+
 // Error returns the message, and the hint in parentheses.
 func (e *Error) Error() string {
 	if e.Hint == "" {

@@ -528,6 +528,9 @@ const (
 	BootFailed   = "failed"
 )
 
+// PhaseUnderWay is the outcome of a phase that has not ended.
+const PhaseUnderWay = "running"
+
 // BootPhase is one phase of bootstrap.
 type BootPhase struct {
 	Number    float64   `json:"number"` // 0.5 is a phase too

@@ -6,6 +6,7 @@ package controltest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,9 @@ type Box struct {
 	Lines  []logs.Line
 	// LogTroubles says why the log files of a program take no output.
 	LogTroubles map[string]error
-	BootData    api.Boot
+	// Phase is Running unless it is set.
+	Phase    supervisor.Phase
+	BootData api.Boot
 	// BootBefore is the record of the boot before; if StartedAt is not set, there was none.
 	BootBefore api.Boot
 	Result     api.ApplyResult
@@ -202,7 +205,7 @@ func (b *Box) Started() <-chan struct{} {
 func (b *Box) Snapshot() supervisor.Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return supervisor.Snapshot{Seq: b.Bus.Seq(), Time: Epoch, Phase: supervisor.Running, Programs: slices.Clone(b.programs)}
+	return supervisor.Snapshot{Seq: b.Bus.Seq(), Time: Epoch, Phase: cmp.Or(b.Phase, supervisor.Running), Programs: slices.Clone(b.programs)}
 }
 
 // Add adds a program.

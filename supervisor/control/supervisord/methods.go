@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,9 +95,11 @@ func methods() map[string]method {
 	table["supervisor.signalAllProcesses"] = method{[]string{list, text}, 0, "Send a signal to every process.", signal.all}
 	for _, stream := range []string{"Stdout", "Stderr"} {
 		table["supervisor.readProcess"+stream+"Log"] = method{[]string{text, text, number, number}, 0, "Bytes of the output that agentinit holds in memory.", readLog(strings.ToLower(stream))}
+		table["supervisor.tailProcess"+stream+"Log"] = method{[]string{list, text, number, number}, 0, "The end of the output that agentinit holds in memory, the size of that output, and whether it exceeds the offset and the length together.", tailLog(strings.ToLower(stream))}
 	}
 	for alias, name := range map[string]string{
 		"supervisor.getVersion": "supervisor.getAPIVersion", "supervisor.readProcessLog": "supervisor.readProcessStdoutLog",
+		"supervisor.tailProcessLog": "supervisor.tailProcessStdoutLog",
 	} {
 		table[alias] = table[name]
 	}
@@ -114,6 +117,12 @@ func instead(method string) string {
 		return "nothing restarts agentinit within a box: restart the container"
 	case "supervisor.readLog", "supervisor.readMainLog":
 		return "agentinit writes its own log to its output, which is the log of the container; agentctl events shows it too"
+	case "supervisor.clearProcessLogs", "supervisor.clearProcessLog", "supervisor.clearAllProcessLogs", "supervisor.clearLog":
+		return "agentinit clears no log: it forgets the oldest output in memory, and rotates log files"
+	case "supervisor.sendProcessStdin":
+		return "agentinit does not write to the standard input of a program"
+	case "supervisor.sendRemoteCommEvent":
+		return "agentinit has no REMOTE_COMMUNICATION events"
 	}
 	return ""
 }
@@ -312,6 +321,33 @@ func readLog(stream string) func(session, []any) (any, error) {
 			return nil, err
 		}
 		return string(text.kept), nil
+	}
+}
+
+// tailLog returns the method that reads the end of a stream, as supervisord does (options.py, tailFile):
+// the result has the last bytes of the given length if there is output behind the offset, however much
+// that is; then the offset for the next call, and whether the call before was so long ago that bytes
+// were left out.
+func tailLog(stream string) func(session, []any) (any, error) {
+	return func(s session, args []any) (any, error) {
+		number := func(v any) int { return max(math.MinInt32, min(v.(int), math.MaxInt32)) } // of which sums are exact
+		offset, length := number(args[1]), number(args[2])
+		p, _, err := s.process(args[0].(string))
+		if err != nil {
+			return nil, err
+		}
+		size, text := 0, []byte{}
+		if err := s.box.Logs(s.ctx, api.LogQuery{Names: []string{p.Name}, Stream: stream}, func(l api.LogLine) error {
+			size += len(Raw(l))
+			text = AppendTail(text, l, max(0, min(length, maxLog)))
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		if offset >= size {
+			text = nil
+		}
+		return []any{string(text), size, size > offset+length}, nil
 	}
 }
 
