@@ -219,8 +219,8 @@ func healthShape() *shape {
 		field("failures", integer("Number of bad answers in a row before the action.").between(1, 1000).def(program.DefaultHealthFailures)),
 		field("action", enum("What agentinit does after that many failures.", "restart", "none", "shutdown").def("restart")),
 		field("watchdog", duration("Expects WATCHDOG=1 on $NOTIFY_SOCKET at least this often; 0 is off.").def("0s")),
-		field("no_output", duration("The program is wedged if it writes nothing to standard output and error for this long; 0 is off.").def("0s")),
-		field("spinning", duration("The program is wedged if its processes use or wait for 90 % of a processor or more, and write nothing, for this long; 0 is off.").def("0s")),
+		field("no_output", duration("The program is wedged if it does not write to standard output or error for this long; 0 is off.").def("0s")),
+		field("spinning", duration("The program is wedged if its processes use or wait for 90 % of a processor or more, and do not write, for this long; 0 is off.").def("0s")),
 		field("blocked", duration("The program is wedged if one of its processes is in an uninterruptible sleep (state D) at every look for this long; 0 is off.").def("0s")),
 		field("stack_signal", text("Signal that agentinit sends to a wedged program one second before the action, so that it writes its stacks.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "QUIT"`).eg("QUIT")),
 	)
