@@ -101,7 +101,7 @@ func (p Probe) Shown() string {
 	return u.Redacted()
 }
 
-// MarshalJSON writes the target without a password, because whoever may read a plan may read it.
+// MarshalJSON writes the target without a password, because every reader of a plan may read it.
 func (p Probe) MarshalJSON() ([]byte, error) {
 	type plain Probe
 	p.Target = p.Shown()
@@ -109,7 +109,7 @@ func (p Probe) MarshalJSON() ([]byte, error) {
 }
 
 // ReadyBy is what a program declares as its readiness, in words and without secrets; "" if it
-// declares nothing, or if s is nil.
+// declares none, or if s is nil.
 func (s *Spec) ReadyBy() string {
 	if s == nil {
 		return ""

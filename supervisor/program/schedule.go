@@ -89,7 +89,7 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 const star = 1 << 63
 
 // markStars marks fields such as "*/2", which the library does not: in crontab(5), a field of days
-// restricts nothing if it begins with a star.
+// does not restrict the days if it begins with a star.
 func markStars(days *cron.SpecSchedule, fields []string) {
 	if len(fields) != 5 { // "@daily"
 		return
