@@ -77,7 +77,7 @@ func programKeys() []key {
 		field("restart", enum("When to restart a program that ended. on-failure: after an unexpected exit code or a signal. The default of a schedule is never.", "always", "on-failure", "never").def("on-failure")),
 		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
 		field("start_seconds", duration("A program without ready is RUNNING after this time. If it ends earlier, the start has failed, even with an expected exit code; use type = \"oneshot\" for a program that ends by itself. 0: RUNNING at once.").def("1s")),
-		field("start_timeout", duration("If the program is not RUNNING after this time, the start has failed. 0: no limit. If start_seconds, or the deadline of ready, is 60s or more, the default is 60s more than that. It does not apply to a oneshot or a schedule.").def("60s")),
+		field("start_timeout", duration("If the program is not RUNNING after this time, the start has failed. 0: no limit. If start_seconds, or the deadline of ready, is 60s or more, the default is 60s more than that. A oneshot and a schedule have no limit by default.").def("60s")),
 		field("backoff", table("Wait before every restart.",
 			field("initial", duration("First wait; 0s restarts at once.").def("500ms")),
 			field("factor", number("Each wait is this many times the previous one.").between(1, 1000).def(int64(2))),
