@@ -75,7 +75,10 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 		return cron.Every(d), true, nil
 	}
 	table, err = cron.ParseStandard(withSunday(schedule))
-	if err != nil && !strings.HasPrefix(schedule, "@") {
+	switch {
+	case err != nil && strings.HasPrefix(schedule, "@"): // cron does not name the words that it knows
+		err = errors.New(`it must be @hourly, @daily, @weekly, @monthly, @yearly or "@every 10m"; to run once at boot, write type = "oneshot"`)
+	case err != nil:
 		err = badField(schedule, err)
 	}
 	if days, ok := table.(*cron.SpecSchedule); ok {
