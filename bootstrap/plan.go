@@ -23,7 +23,7 @@ func (u *Users) account(name string) (home, login string, ok bool) {
 
 // specs adds the numeric user and group of each program. Every user and group that does not exist
 // is a finding. Log files, and the directories of the catalogue's programs, lie below the root. If
-// nothing is added to a program, p and the result share its specification: both are kept as long as
+// the specification of a program stays as it is, p and the result share it: both are kept as long as
 // the box lives. p must not be in use yet.
 func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
 	var bad []schema.Finding

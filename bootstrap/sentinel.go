@@ -102,7 +102,7 @@ func (s *sentinelFile) remove() error {
 }
 
 // check restores the file if its content is not what the seal wrote, and publishes an event. It
-// removes a file that is there although the box is not sealed: whoever looks at it would take the
+// removes a file that is there although the box is not sealed: a program that looks at it would take the
 // box for sealed. restored reports whether it did. A file that cannot be restored is published once.
 // Events above a rate are only counted.
 func (s *sentinelFile) check() (restored bool) {
@@ -133,7 +133,7 @@ func (s *sentinelFile) check() (restored bool) {
 	return err == nil
 }
 
-// wrong says what is wrong with the file; "" if nothing is.
+// wrong says what is wrong with the file; "" if the file is right.
 func (s *sentinelFile) wrong() string {
 	if s.content == nil {
 		if _, err := s.policy.Lstat(s.path); err != nil {

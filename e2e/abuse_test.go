@@ -103,7 +103,7 @@ func TestInvalidManifestOnHangup(t *testing.T) {
 			t.Errorf("told %v, want one of %s", e, want)
 		}
 	}
-	if e := b.event("ApplyFailed"); !strings.Contains(e["message"].(string), "nothing was changed") {
+	if e := b.event("ApplyFailed"); !strings.Contains(e["message"].(string), "the box is unchanged") {
 		t.Errorf("told %v", e)
 	}
 	if out, code := b.ctl("apply"); code == 0 || !strings.Contains(out, "nosuch") || !strings.Contains(out, "command") {

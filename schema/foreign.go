@@ -50,6 +50,7 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"startlimitburst":       `use restart_limit`,
 		"restartsec":            `use backoff`,
 		"successexitstatus":     `use exit_codes`,
+		"successexitcodes":      `use exit_codes`,
 		"env":                   `use environment`,
 		"envs":                  `use environment`,
 		"environmentfile":       `use env_file`,
@@ -92,12 +93,17 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"args":                  `put the arguments into command`,
 		"arguments":             `put the arguments into command`,
 		"execstartpre":          `use hooks.pre_start`,
+		"prestart":              `use hooks.pre_start`,
 		"execstartpost":         `use hooks.post_ready`,
 		"uid":                   `use user`,
 		"runas":                 `use user`,
 		"gid":                   `use group`,
 		"supplementarygroups":   `use groups`,
 		"ulimits":               `use limits`,
+		"memlimit":              `use limits.memory`,
+		"memorymax":             `use limits.memory`,
+		"pidslimit":             `use limits.pids`,
+		"tasksmax":              `use limits.pids`,
 		"rlimits":               `use limits`,
 		"limitnofile":           `use limits.nofile`,
 		"nice":                  `use limits.nice`,
@@ -236,6 +242,26 @@ var foreignProbeKeys = sync.OnceValue(func() map[string]string {
 	}
 })
 
+// foreignLogKeys are unknown keys of logs, among them those of Docker's log drivers and of logrotate.
+var foreignLogKeys = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"file":       `use path`,
+		"filename":   `use path`,
+		"logfile":    `use path`,
+		"driver":     `use [supervisor.log.forward.NAME] for a collector`,
+		"size":       `use max_bytes`,
+		"maxsize":    `use max_bytes`,
+		"maxsizemb":  `use max_bytes`,
+		"keep":       `use backups`,
+		"rotate":     `use backups for the number of files, rotate_every or rotate_at for the time`,
+		"maxfile":    `use backups`,
+		"maxfiles":   `use backups`,
+		"maxbackups": `use backups`,
+		"daily":      `use rotate_at = "00:00"`,
+		"maxagedays": `use max_age; 7 days are "168h"`,
+	}
+})
+
 var sameName = strings.NewReplacer("_", "", "-", "")
 
 // onlyMarks finds the key that differs from name only in "_", "-" and capitals.
@@ -266,6 +292,8 @@ func foreignHint(path []string, keys []key) string {
 		return foreignProgramKeys()[name]
 	case n == 4 && (path[2] == "ready" || path[2] == "health"):
 		return foreignProbeKeys()[name]
+	case n == 4 && path[2] == "logs":
+		return foreignLogKeys()[name]
 	}
 	return ""
 }

@@ -100,6 +100,7 @@ func TestForeignWords(t *testing.T) {
 	}{
 		{foreignProgramKeys(), programTable()}, {foreignSupervisorKeys(), supervisorShape()},
 		{foreignSections(), manifestShape()}, {foreignProbeKeys(), healthShape()},
+		{foreignLogKeys(), logsShape()},
 	} {
 		for _, k := range c.shape.keys {
 			if hint, clash := c.words[sameName.Replace(k.name)]; clash {

@@ -41,8 +41,8 @@ func gpuShape() *shape {
 
 func desktopShape() *shape {
 	return table("A desktop over VNC on port 5901. Xvnc asks for no password, so it listens inside the box alone and the port is not published: forward it (ssh -L, kubectl port-forward).",
-		field("enabled", onOff("Desktop on port 5901. Becomes ENABLE_DESKTOP. Wants [security.exceptions.desktop] (E021).")),
-		field("stack", enum("Wanted desktop flavour; the programs started are Xvnc with i3 whatever it says.", "hyprland-wayland", "x11-openbox").def("hyprland-wayland")),
+		field("enabled", onOff("Desktop on port 5901. Becomes ENABLE_DESKTOP. Needs [security.exceptions.desktop] (E021).")),
+		field("stack", enum("Desktop flavour. It has no effect: the programs are Xvnc with i3 in any case.", "hyprland-wayland", "x11-openbox").def("hyprland-wayland")),
 		field("resolution", text("Size of the virtual screen, WIDTHxHEIGHT in pixels.").match(`^[0-9]+x[0-9]+$`, `a size such as "1920x1080"`).def("1920x1080")),
 	)
 }
@@ -222,7 +222,7 @@ func meshShape() *shape {
 		field("solid_pod", onOff("Pod served for the identity. SOLID_POD_ENABLED; needed by E044.")),
 		field("nostr_bridge", onOff("In-process Nostr client. NOSTR_BRIDGE_ENABLED.")),
 		field("https_bridge", onOff("TLS front; starts https-bridge.")),
-		field("publish_agent_events", onOff("Publish agent events; readiness then wants a relay.")),
+		field("publish_agent_events", onOff("Publish agent events; /ready then needs a relay that answers.")),
 		field("telegram_mirror", onOff("Telegram mirror; needs two variables (E014); exception telegram-mirror.")),
 		field("relay", relayShape()),
 		field("operator", table("Whom the box belongs to.",

@@ -556,6 +556,7 @@ func TestUsualMistakes(t *testing.T) {
 		`needs = ["db:healthy"]`:               `":ready" or ":completed", not "db:healthy"`,
 		`ports = ["http"]`:                     `"127.0.0.1:80:8080" or "53/udp", not "http"`,
 		`limits.memory = "512MBs"`:             `must be a number, a size such as "64MiB", "soft:hard" or "unlimited", not "512MBs"`,
+		`limits.memory = 512`:                  `must be at least 128KiB, such as "512MiB": with less, no program can start, not 512`,
 		`limits.nofile = "5:4"`:                `must be a soft limit of at most the hard one, not "5:4"`,
 		`ready.tcp = "localhost"`:              `must be host and port, such as "127.0.0.1:5432", not "localhost"`,
 		`ready.http = "localhost:80/up"`:       `such as "http://localhost:80/up", not "localhost:80/…"`,

@@ -424,18 +424,20 @@ func (l *Limit) fromTOML(v any) (err error) {
 	return errLimit
 }
 
-// minAddressSpace is what the kernel maps for the stack of every new program (setup_arg_pages in
-// fs/exec.c, Linux 6.1). With a lower limit it kills the program before its first instruction.
-const minAddressSpace = 128 << 10
+// minMemory is the size that the kernel maps for the stack of every new program (setup_arg_pages in
+// fs/exec.c, Linux 6.1). If its address space is limited to less, the kernel kills the program before
+// its first instruction. With less data (RLIMIT_DATA), the dynamic loader and libc cannot start.
+const minMemory = 128 << 10
 
-// addressSpace is the Limit of a program's address space.
-type addressSpace struct{ Limit }
+// memoryLimit is the Limit of a program's memory or address space. A value below minMemory is most
+// often a number of MiB without its unit.
+type memoryLimit struct{ Limit }
 
-func (a *addressSpace) fromTOML(v any) error {
-	if err := a.Limit.fromTOML(v); err != nil {
+func (m *memoryLimit) fromTOML(v any) error {
+	if err := m.Limit.fromTOML(v); err != nil {
 		return err
 	}
-	if a.Soft < minAddressSpace {
+	if m.Soft < minMemory {
 		return errors.New(`at least 128KiB, such as "512MiB": with less, no program can start`)
 	}
 	return nil

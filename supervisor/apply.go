@@ -22,7 +22,7 @@ type ApplyResult struct {
 	Reason     string `json:"reason,omitempty"`
 }
 
-// Plan says what Apply would do, and changes nothing. Its errors are those of Apply.
+// Plan says what Apply would do, without doing it. Its errors are those of Apply.
 func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
 	if err := s.check(specs); err != nil {
 		return ApplyResult{}, err
@@ -43,8 +43,8 @@ func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResul
 // If several instances of a set must restart, they do so one after the other, each when the one
 // before is ready again. If one does not become ready, the others keep running unchanged.
 //
-// Only one apply runs at a time; a second waits. The errors are those of program.Waves (nothing has
-// changed then), ErrDone, *Refused during a shutdown, and ctx's.
+// Only one apply runs at a time; a second waits. The errors are those of program.Waves (the
+// programs are unchanged then), ErrDone, *Refused during a shutdown, and ctx's.
 func (s *Supervisor) Apply(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
 	return s.ApplyWith(ctx, func() ([]program.Spec, Steps, error) { return specs, Steps{}, nil })
 }
@@ -400,8 +400,8 @@ func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
 	ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
 	defer cancel()
 	st, err := s.Await(ctx, x.name, func(st Status) bool {
-		// Before the new run, the status shows the end of the old run: a FATAL there says nothing
-		// about the new specification.
+		// Before the new run, the status shows the end of the old run: a FATAL there is not
+		// one of the new specification.
 		switch st.State {
 		case program.Running, program.Exited, program.Fatal:
 			return st.Run > x.run

@@ -88,7 +88,7 @@ func Confine(c *proc.Command, s *program.Sandbox) (skipped, err error) {
 	}
 	if s.Mode == "audit" {
 		c.Sandbox = &proc.Sandbox{Filter: box.Filter}
-		return errors.New("mode is audit: system calls that would be refused are counted and allowed; nothing else of the sandbox is in force"), nil
+		return errors.New("mode is audit: system calls that would be refused are counted and allowed; the rest of the sandbox is not in force"), nil
 	}
 	enforced, missing := proc.Enforceable(box)
 	c.Sandbox = &enforced

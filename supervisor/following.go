@@ -116,7 +116,7 @@ func (s *System) holdBack(r *systemRun, e proc.Exit) bool {
 }
 
 // letGo passes on the end of the main process, and drops that of a process that is the
-// main one no longer; unless it turns out that nothing else is left. The caller holds mu.
+// main one no longer; unless no other process turns out to be left. The caller holds mu.
 func (s *System) letGo(r *systemRun) {
 	ends := r.ends
 	r.ends, r.flushing = nil, false

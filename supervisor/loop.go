@@ -115,7 +115,7 @@ func (l *loop) run() {
 	}
 }
 
-// settle considers every changed program until nothing changes any more. A change of one program
+// settle considers every changed program until no program changes any more. A change of one program
 // may start or stop others. The list avoids a recursion as deep as the chain of needs.
 func (l *loop) settle() {
 	for len(l.dirty) > 0 {

@@ -16,7 +16,7 @@ type Processes interface {
 	Start(spec *program.Spec, run uint64) (pid int, err error)
 	// SignalSoon sends the signals of several programs without searching for processes, which would
 	// take longer than the rest of a stop. It tells for each whether it was sent; the processes that
-	// had to be searched for get theirs later. For the others nothing was done: they need Signal. It
+	// had to be searched for get theirs later. The others got none: they need Signal. It
 	// must not block, because the programs wait for each other.
 	SignalSoon(requests []SignalRequest) (sent []bool)
 	// Signal sends a signal to all processes that were in the scope at the time asked. Later

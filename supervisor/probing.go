@@ -155,7 +155,7 @@ func (s *System) refused(pid int, reason string) {
 	}
 }
 
-// notAsked handles a health check that agentinit could not make. It changes nothing about the program.
+// notAsked handles a health check that agentinit could not make. It does not change the program's state.
 func (s *System) notAsked(t ready.Target, reason string) {
 	if n, ok := s.unasked.Pass(time.Now()); ok {
 		s.warn(event.HealthUnknown, t.Program, map[string]any{"reason": reason, "suppressed": n})

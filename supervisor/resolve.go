@@ -97,7 +97,7 @@ func (s *System) Owner(pid int) (name string, ok bool) {
 	return r.key.name, true
 }
 
-// Whose is like Owner. If the process has ended, so that nothing can be found out about it, gone is
+// Whose is like Owner. If the process has ended, so that its program cannot be found out, gone is
 // true and ours is false.
 func (s *System) Whose(pid int) (name string, ours, gone bool) {
 	id, ours, err := s.cfg.Owner.Whose(pid)

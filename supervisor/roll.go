@@ -102,7 +102,7 @@ func (s *Supervisor) roll(r *roll) (culprit string, left []*program.Spec, err er
 				return
 			}
 			before.run = e.m.Run
-			// A request may have stopped it while the others restarted: then it has nothing to return from.
+			// A request may have stopped it while the others restarted: then it is not waited for.
 			restarts = !s.loop.keepsStopping(e, spec) && s.loop.replace(e, spec)
 			s.loop.settle()
 		})

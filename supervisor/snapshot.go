@@ -27,7 +27,7 @@ type Phase string
 
 // The phases of a supervisor.
 const (
-	Idle     Phase = "idle"     // nothing was started yet
+	Idle     Phase = "idle"     // no program was started yet
 	Running  Phase = "running"  // programs are being started or run
 	Draining Phase = "draining" // shutdown requested, the drain is under way
 	Stopping Phase = "stopping"

@@ -267,7 +267,7 @@ var scopes = map[program.KillScope]proc.Scope{
 
 // SignalSoon implements Processes. Signal says what is wrong with a request.
 func (s *System) SignalSoon(requests []SignalRequest) []bool {
-	known := make([]proc.SignalRequest, len(requests)) // without an ID, the Owner does nothing
+	known := make([]proc.SignalRequest, len(requests)) // without an ID, the Owner sends none
 	for i, r := range requests {
 		known[i], _, _ = s.request(r)
 	}

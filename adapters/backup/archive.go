@@ -114,7 +114,7 @@ func (s *State) selected(o CopyOptions) (parts []Part, skipped []string, err err
 		}
 	}
 	if len(parts) == 0 {
-		return nil, nil, adapters.Invalid("skip", "nothing is left to back up")
+		return nil, nil, adapters.Invalid("skip", "names every part, so no part is left to back up")
 	}
 	return parts, skipped, nil
 }

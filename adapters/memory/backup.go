@@ -12,7 +12,7 @@ func (m *Memory) Backup(ctx context.Context, path string) error {
 	_, err := with(ctx, m, func(ctx context.Context, s *session) (struct{}, error) {
 		f, ok := s.backend.(*file)
 		if !ok {
-			return struct{}{}, adapters.Unsupported("backup", "%s keeps nothing in this box", m.impl)
+			return struct{}{}, adapters.Unsupported("backup", "%s keeps no entries in this box", m.impl)
 		}
 		return struct{}{}, f.db.Backup(ctx, path)
 	})

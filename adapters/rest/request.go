@@ -297,7 +297,7 @@ func part[T any](q *request, items []T, key func(T) string) error {
 	if opt.Cursor != "" {
 		at := slices.IndexFunc(items, func(item T) bool { return key(item) == opt.Cursor })
 		if at < 0 {
-			return adapters.Invalid("cursor", "names nothing that is still listed; begin again without it")
+			return adapters.Invalid("cursor", "names an entry that is no longer listed; begin again without it")
 		}
 		items = items[at+1:]
 	}

@@ -139,7 +139,7 @@ func beadRoutes() []route {
 		{Method: "GET", Path: "/v1/beads/export", ID: "export", Roles: agent | reader, ReplyType: linesType,
 			Doc: "All beads as JSON lines, with the field names of bd.", handle: exportBeads},
 		{Method: "POST", Path: "/v1/beads/import", ID: "import", Roles: adminOnly, BodyTypes: []string{linesType}, Reply: adapters.ImportResult{}, MaxBody: maxImport,
-			Query: []param{{"dry_run", "boolean", "report what the import would do, and change nothing"}},
+			Query: []param{{"dry_run", "boolean", "only report what the import would do"}},
 			Doc:   "Import beads that export or bd wrote. Of two versions, the newer one is kept. If one bead is refused, no bead is imported.", handle: importBeads},
 		{Method: "GET", Path: "/v1/beads", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.Bead]{},
 			Query: query(pageParams, append(ready, param{"status", "string", "open, claimed, closed or deferred"}, param{"actor", "string", "held by this actor"})...),
@@ -277,7 +277,7 @@ func boxRoutes() []route {
 			Doc:   "A consistent copy of all local state, as a tar.", handle: getBackup},
 		{Method: "POST", Path: "/v1/restore", ID: "restore", needs: needsBackup, Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: backup.MaxArchive, Reply: backup.Restored{},
 			Query: []param{
-				{"dry_run", "boolean", "check the whole backup and change nothing"}, {"replace", "boolean", "also replace state that is in use; the old state is kept under another name"},
+				{"dry_run", "boolean", "only check the whole backup"}, {"replace", "boolean", "also replace state that is in use; the old state is kept under another name"},
 				{"include_secrets", "boolean", "with keys and identities"}, {"part", "string", "this part alone; may be repeated"},
 			},
 			Doc: "Restore a backup.", handle: postRestore},

@@ -197,7 +197,7 @@ func (k *Key) Encrypt(text string, to PublicKey) (string, error) {
 // Decrypt decrypts a text that the holder of the other key has encrypted for this key (NIP-44,
 // version 2).
 func (k *Key) Decrypt(payload string, from PublicKey) (string, error) {
-	// encoding/base64 skips line breaks, and nip44.Decrypt panics if nothing else is in the payload.
+	// encoding/base64 skips line breaks, and nip44.Decrypt panics if the payload has only line breaks.
 	if strings.ContainsAny(payload, "\r\n") {
 		return "", errors.New("the payload is not base64")
 	}

@@ -97,7 +97,7 @@ func (s *Store) archive() error {
 }
 
 // renamePod renames the pod directory and leaves a relative link under the old name. If there is no
-// directory of the old name, or one of the new name already exists, it does nothing.
+// directory of the old name, or one of the new name already exists, it leaves both as they are.
 func (s *Store) renamePod(from, to string) error {
 	if from == to || !isPodName(from) {
 		return nil

@@ -150,7 +150,7 @@ First stop the programs that use the same files.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "check the whole backup and change nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only check the whole backup")
 	cmd.Flags().BoolVar(&replace, "replace", false, "also replace state that is in use; the old state is kept under another name")
 	cmd.Flags().BoolVar(&secrets, "include-secrets", false, "with keys and identities")
 	cmd.Flags().StringSliceVar(&parts, "part", nil, "this `PART` alone (beads, memory, events, tasks, profiles, identities); may be repeated")

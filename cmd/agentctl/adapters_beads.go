@@ -246,7 +246,7 @@ func newBeadImport(c *cli) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use: "import FILE|-", Short: "Read beads from JSON lines that export or bd wrote", Args: cobra.ExactArgs(1),
-		Long: "Import beads that export or bd wrote. If a bead exists already, the newer one\nis kept. A file with an error changes nothing.",
+		Long: "Import beads that export or bd wrote. If a bead exists already, the newer one\nis kept. If the file has an error, no bead is imported.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.input(args[0])
 			if err != nil {
@@ -263,7 +263,7 @@ func newBeadImport(c *cli) *cobra.Command {
 			return show(c, out, err, func(r struct{ Created, Updated, Unchanged int }) {
 				line(c.stdout, "%d created, %d updated, %d unchanged", r.Created, r.Updated, r.Unchanged)
 				if dry {
-					line(c.stdout, "dry run: nothing has been changed")
+					line(c.stdout, "dry run: no bead was imported")
 				}
 			})
 		},

@@ -58,6 +58,8 @@ func (c *cli) verifyAudit(r api.AuditReport, err error) error {
 		if err := c.printJSON(r); err != nil {
 			return err
 		}
+	} else if r.Problem == "" && r.Last == 0 {
+		line(c.stdout, "the audit record has no entries")
 	} else if r.Problem == "" {
 		line(c.stdout, "entries %d to %d are as they were written", r.First, r.Last)
 	}

@@ -247,7 +247,7 @@ func (c *cli) printApply(r api.ApplyResult, all bool) {
 		line(c.stderr, "rolled back: %s", printable(r.Reason))
 	}
 	if r.DryRun {
-		line(c.stdout, "dry run: nothing has been changed")
+		line(c.stdout, "dry run: the box is unchanged")
 	}
 }
 

@@ -79,7 +79,7 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 	}
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, sarif or github")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "json", "sarif", "github"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing, only set the exit status")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "only set the exit status")
 	cmd.Flags().BoolVar(&strict, "strict", false, "warnings fail too")
 	cmd.Flags().StringVar(&system, "system", "", "check for a box of this `SYSTEM` that runs on another machine: findings about this machine's credentials, files and profiles are left out")
 	return cmd
@@ -343,7 +343,7 @@ in its canonical layout.`,
 			return c.formatted(name, string(text), string(out), check)
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "change nothing; fail when the layout is not canonical")
+	cmd.Flags().BoolVar(&check, "check", false, "only check: fail if the layout is not canonical")
 	return cmd
 }
 

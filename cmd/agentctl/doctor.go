@@ -70,7 +70,7 @@ FILE is by default the manifest of the running box, else $AGENTBOX_CONFIG, else
 agentbox.toml, else /etc/agentbox.toml. The compose file is by default
 docker-compose.yml or compose.yaml beside FILE, when there is one.
 
-Exit status: 0 nothing differs, 1 something does or the manifest is invalid,
+Exit status: 0 no difference, 1 a difference or the manifest is invalid,
 2 wrong command line, 4 the box cannot be reached (doctor compares the files all
 the same).`,
 		Args: cobra.MaximumNArgs(1),

@@ -88,12 +88,18 @@ func newIdentityExport(c *cli) *cobra.Command {
 func newIdentityRekey(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rekey", Short: "Make a new management key and encrypt the private key with it", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Make a new management key and encrypt the private key with it.
+
+The new key is in $WORKSPACE/profiles/default/mgmt-key and in force at once; the
+old one is refused. A key of the variable MANAGEMENT_API_KEY is not changed:
+change the variable, and start the box once with the former key in
+MANAGEMENT_API_KEY_PREVIOUS.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rekey", nil, nil)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.stderr, "the management key is new; programs that were given the old one need a restart")
+			fmt.Fprintln(c.stderr, "the new management key is in force, and the event ManagementKeyRotated names its file; restart the programs that were given the old key")
 			return nil
 		},
 	}

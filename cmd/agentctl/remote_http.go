@@ -40,7 +40,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	}
 	if c.url == "" {
 		if c.nostr != "" {
-			return nil, usageError("--nostr signs requests to --url; over the control socket nothing is signed")
+			return nil, usageError("--nostr signs requests to --url; the control socket takes no signature")
 		}
 		return c.client().Adapters(ctx, r)
 	}

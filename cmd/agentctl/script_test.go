@@ -136,7 +136,7 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 	case "unready":
 		b.SetReadiness(api.Readiness{Reason: "starting", Missing: []api.Requirement{{ID: "program:web", Kind: "program", Reason: "STARTING"}}})
 	case "invalid":
-		e := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing has been changed")
+		e := api.Errorf(api.CodeInvalid, "the manifest is invalid; the box is unchanged")
 		e.Findings = []api.Finding{{Code: "E016", Severity: "error", File: "agentbox.toml", Line: 3, Column: 1, Message: `unknown key "comand"`, Hint: `write "command"`}}
 		b.ApplyErr = e
 	case "booting":

@@ -75,7 +75,7 @@ line has a cursor; --after shows the lines that follow it.`,
 	f.BoolVarP(&o.previous, "previous", "p", false, "the latest run that has ended")
 	f.BoolVar(&o.raw, "raw", false, "do not escape control characters")
 	f.BoolVarP(&o.times, "timestamps", "t", false, "put the time before each line")
-	f.BoolVar(&o.reopen, "reopen", false, "close and open every log file by its path, and show nothing")
+	f.BoolVar(&o.reopen, "reopen", false, "close and open every log file by its path; show no lines")
 	_ = cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp))
 	f.VisitAll(func(other *pflag.Flag) {
 		if other.Name != "reopen" { // the others choose lines to show

@@ -109,7 +109,7 @@ const rereadLimit = 30 * time.Second
 // thread for good, and no more than one.
 func (b *box) reread(ctx context.Context) (*bootstrap.Loaded, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, rereadLimit, api.Errorf(api.CodeTimeout,
-		"the manifest or a file that it names could not be read within %v; nothing was changed: see whether their file system answers", rereadLimit))
+		"the manifest or a file that it names could not be read within %v; the box is unchanged: see whether their file system answers", rereadLimit))
 	defer cancel()
 	l, err := b.rereading.Fresh(ctx)
 	if err != nil && errors.Is(err, ctx.Err()) {
@@ -144,7 +144,7 @@ func invalid(err error) error {
 	if !ok {
 		return err
 	}
-	refusal := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing was changed")
+	refusal := api.Errorf(api.CodeInvalid, "the manifest is invalid; the box is unchanged")
 	refusal.Findings = wireFindings(findings)
 	return refusal
 }

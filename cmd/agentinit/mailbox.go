@@ -462,7 +462,7 @@ func relayMetrics() []relayMetric {
 			count(func(s pool.Status) uint64 { return s.Events })},
 		{prometheus.NewDesc("agentbox_mesh_relay_published_total", "Events that the relay accepted.", []string{"relay"}, nil), prometheus.CounterValue,
 			count(func(s pool.Status) uint64 { return s.Published })},
-		{prometheus.NewDesc("agentbox_mesh_relay_refused_total", "Messages of the relay that no honest relay sends.", []string{"relay"}, nil), prometheus.CounterValue,
+		{prometheus.NewDesc("agentbox_mesh_relay_refused_total", "Messages of the relay that a correct relay does not send.", []string{"relay"}, nil), prometheus.CounterValue,
 			count(func(s pool.Status) uint64 { return s.Refused })},
 	}
 }

@@ -481,7 +481,7 @@ func (w *cluster) sidecar() mapping {
 
 func (w *cluster) podMonitor() mapping {
 	if !slices.ContainsFunc(w.published(), func(p Port) bool { return p.Name == "metrics" }) {
-		w.notes = append(w.notes, "the metrics listener cannot be reached from outside the box, so the PodMonitor finds nothing")
+		w.notes = append(w.notes, "the metrics listener cannot be reached from outside the box, so Prometheus cannot read it through the PodMonitor")
 	}
 	return w.object("monitoring.coreos.com/v1", "PodMonitor", w.k.Name, pair{"spec", mapping{
 		{"selector", mapping{{"matchLabels", w.labels()}}},

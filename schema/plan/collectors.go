@@ -34,7 +34,7 @@ func (r *resolver) caFile(collector string) {
 	if f.CAFile == "" || f.Type == "syslog" && !strings.HasPrefix(f.URL, "tls://") || r.facts.Lacks == nil || !r.facts.Lacks(File, f.CAFile) {
 		return
 	}
-	hint := "nothing to do if the box has it"
+	hint := "no change is needed if the box has it"
 	if r.facts.InBox {
 		hint = "mount or create the file, or leave ca_file out; without the file the box does not start"
 	}

@@ -228,7 +228,7 @@ func (r *resolver) badEnvFile(s *source, err error, first bool) {
 	case !first || errors.Is(err, errNotRead):
 	case isClosed && !r.facts.InBox:
 		r.report("W127", schema.Finding{
-			Message: "program " + s.name + ": " + err.Error(), Hint: "nothing to do if the box has the file",
+			Message: "program " + s.name + ": " + err.Error(), Hint: "no change is needed if the box has the file",
 		}, "programs", s.name, "env_file")
 	default:
 		hint := ""

@@ -51,7 +51,7 @@ func (r *resolver) notHere(whose string, what Thing, name string, keys ...string
 	}
 	r.report("W140", schema.Finding{
 		Value: name, Message: whose + ": this machine has no " + string(what) + " " + schema.Quote(name),
-		Hint: "nothing to do if the box has it",
+		Hint: "no change is needed if the box has it",
 	}, keys...)
 }
 
@@ -104,7 +104,7 @@ func (r *resolver) directory(p *Program) {
 	if len(p.Spec.Needs) > 0 || len(r.plan.Waves) == 0 || !slices.Contains(r.plan.Waves[0], p.Spec.Name) || !r.facts.Lacks(Directory, dir) {
 		return
 	}
-	code, hint := "W143", "nothing to do if the box has it"
+	code, hint := "W143", "no change is needed if the box has it"
 	if r.facts.InBox {
 		code, hint = "E143", "make it in the image, mount it, or let a oneshot that the program needs make it"
 	}

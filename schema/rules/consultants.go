@@ -23,7 +23,7 @@ func consultantRules() []Rule {
 			Doc:    "A consultant is enabled, but consultants.enabled is not.",
 			Remedy: "Set consultants.enabled = true."},
 		{Code: "W038", Severity: schema.Warning, Check: signalWithoutPlace,
-			Doc:    "consultants.enabled and consultants.intelligence_signal are on, but neither AGENTBOX_INTELLIGENCE_DIR nor WORKSPACE is set: the signal has no place to go.",
+			Doc:    "consultants.enabled and consultants.intelligence_signal are on, but neither AGENTBOX_INTELLIGENCE_DIR nor WORKSPACE is set: the signal is not written.",
 			Remedy: "Set one of the two variables."},
 	}
 }

@@ -78,7 +78,7 @@ func intentsUnheard(d *schema.Document, _ Facts) (out []schema.Finding) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(intents(d))) {
 		at := []string{"templates", name, "intents"}
-		out = append(out, atKeys(d, at, schema.Path(at...)+" starts nothing: "+why, "switch it on, or remove intents"))
+		out = append(out, atKeys(d, at, schema.Path(at...)+" has no effect: "+why, "switch it on, or remove intents"))
 	}
 	return out
 }

@@ -18,7 +18,7 @@ func privacyRules() []Rule {
 			Doc:    `privacy_filter.dtype is "q4", but the mode is not "local-cpu".`,
 			Remedy: `Set mode = "local-cpu", or another dtype.`},
 		{Code: "W041", Severity: schema.Warning, Check: policyWithoutFilter,
-			Doc:    "Some entry of [privacy_filter.policy] is not off, but privacy_filter.enabled is not on: nothing is redacted.",
+			Doc:    "Some entry of [privacy_filter.policy] is not off, but privacy_filter.enabled is not on: agentinit does not redact.",
 			Remedy: "Enable the filter, or set the policies to off."},
 	}
 }
@@ -65,5 +65,5 @@ func policyWithoutFilter(d *schema.Document, _ Facts) []schema.Finding {
 	if slots == nil {
 		return nil
 	}
-	return one(at(d, "privacy_filter.policy", "the privacy filter is not enabled, so these policies do nothing: "+strings.Join(slots, ", "), "enable the filter, or set them to off"))
+	return one(at(d, "privacy_filter.policy", "the privacy filter is not enabled, so these policies have no effect: "+strings.Join(slots, ", "), "enable the filter, or set them to off"))
 }

@@ -97,7 +97,7 @@ func readingRules() []Rule {
 	return []Rule{
 		{Code: "E000", Severity: schema.Error,
 			Doc:    "The file cannot be read, is not valid TOML 1.0, or is beyond the bounds of a manifest (16 MiB, 40,000 keys, 100,000 array elements, 100 levels). Or agentinit runs as root, and another user can write the file.",
-			Remedy: "Correct the text at the line and column named. Nothing else is checked until it can be read. A file that another user can write: chown root and chmod go-w it, or mount it read-only."},
+			Remedy: "Correct the text at the line and column named. agentinit checks the rest when it can read the file. A file that another user can write: chown root and chmod go-w it, or mount it read-only."},
 		{Code: "E016", Severity: schema.Error,
 			Doc:    "A key is unknown, a required key is missing, or a value has a wrong type, is outside its list or range, or breaks its pattern. Every violated constraint is one finding.",
 			Remedy: "`agentctl help manifest SECTION` shows the keys of a section and their types, `agentctl config schema` prints the JSON Schema."},

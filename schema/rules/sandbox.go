@@ -25,7 +25,7 @@ func sandboxRules() []Rule {
 			Doc:    "A path of sandbox.read, write or execute does not exist in the box. It is reported at boot and by an apply. If the path does not exist when the program starts either, the program does not start.",
 			Remedy: "Create the path, or begin it with \"-\": then it may be missing."},
 		{Code: "W152", Severity: schema.Warning, Check: auditedSandboxes,
-			Doc:    `A sandbox has mode = "audit": nothing is refused. agentctl status NAME lists the system calls that would be refused.`,
+			Doc:    `A sandbox has mode = "audit" and refuses no system call. agentctl status NAME lists the system calls that would be refused.`,
 			Remedy: `Write mode = "enforce" when that list has no call that the program needs.`},
 	}
 }
@@ -145,7 +145,7 @@ func auditedSandboxes(d *schema.Document, _ Facts) (out []schema.Finding) {
 	eachSandbox(d, func(keys []string, s map[string]any) {
 		if s["mode"] == "audit" {
 			at := below(keys, "mode")
-			out = append(out, atKeys(d, at, schema.Path(at...)+` = "audit": nothing is refused`, `write mode = "enforce" when agentctl status NAME lists no refused call that the program needs`))
+			out = append(out, atKeys(d, at, schema.Path(at...)+` = "audit": the sandbox refuses no system call`, `write mode = "enforce" when agentctl status NAME lists no refused call that the program needs`))
 		}
 	})
 	return out

@@ -37,7 +37,7 @@ func securityRules() []Rule {
 			Doc:    "An active exception adds privilege (cap_add, devices, seccomp=unconfined), or two of them set the same security option to different values, and security.audit_acknowledged is not on.",
 			Remedy: "Look at the additions and set security.audit_acknowledged = true."},
 		{Code: "W104", Severity: schema.Warning, Check: emptyInheritance,
-			Doc:    "inherits of a security exception names a block that is not declared, or itself: nothing is inherited.",
+			Doc:    "inherits of a security exception names a block that is not declared, or itself. Such a name has no effect.",
 			Remedy: "Declare the block, or take the name out."},
 	}
 }
@@ -84,7 +84,7 @@ func emptyInheritance(d *schema.Document, _ Facts) (out []schema.Finding) {
 				continue
 			}
 			keys := []string{"security", "exceptions", name, "inherits"}
-			out = append(out, atKeys(d, keys, schema.Path(keys...)+" names "+schema.Quote(inherited)+", from which nothing can be inherited",
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" names "+schema.Quote(inherited)+", which is not another declared exception",
 				"declare ["+schema.Path("security", "exceptions", inherited)+"], or take the name out"))
 		}
 	}

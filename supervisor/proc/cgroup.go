@@ -353,7 +353,7 @@ func (c *cgroup) set(name string, l Rlimit) error {
 
 // exhausted returns the limit of memory, in bytes, if the members have reached it so that the kernel
 // had to kill one. The kernel counts that in the cgroup whose limit it was and in those above, so
-// a limit of the box counts nothing here (Documentation/admin-guide/cgroup-v2.rst, memory.events).
+// a kill at a limit of the box does not count here (Documentation/admin-guide/cgroup-v2.rst, memory.events).
 func (c *cgroup) exhausted() uint64 {
 	if c == nil || !c.base.counts["memory"] {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/capability"
 )
 
-// Sandbox is what a program may reach; the zero value allows everything. A nil list restricts
-// nothing of its kind; an empty list forbids all of it.
+// Sandbox is what a program may reach; the zero value allows everything. A nil list allows
+// everything of its kind; an empty list forbids all of it.
 type Sandbox struct {
 	// Capabilities are the numbers of the capabilities that the program keeps (capabilities(7)).
 	Capabilities []int

@@ -87,8 +87,8 @@ func (o *Owner) everything() []task {
 }
 
 // guestWait is how long guests may take to end after TERM. A guest is a process that entered the pid
-// namespace from outside (setns(2)), as with podman exec: its parent is outside, so PID 1 hears nothing
-// of its end. The kernel kills guests when PID 1 ends, for example an agentctl that is about to say that
+// namespace from outside (setns(2)), as with podman exec: its parent is outside, so PID 1 is not
+// told of its end. The kernel kills guests when PID 1 ends, for example an agentctl that is about to say that
 // the box ends. The time is short because an interactive shell ignores TERM.
 const guestWait = 250 * time.Millisecond
 

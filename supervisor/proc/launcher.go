@@ -12,7 +12,7 @@ import (
 // inherits the filter. Otherwise the kernel would check and translate the filter anew for each
 // program, and make a listener for each: a fifth of agentinit's own time for a start.
 //
-// The thread runs nothing but forkHere. The Go runtime interrupts threads that run long with
+// The thread runs forkHere alone. The Go runtime interrupts threads that run long with
 // tgkill(2), from any thread. The filter lets that pass only where Landlock keeps programs from it,
 // so without Landlock's scope for signals there are no launchers.
 type launcher struct {

@@ -130,8 +130,8 @@ func (s *seenMarks) trusted() bool {
 // marked returns the started process whose mark is given, or nil. A process of agentinit's user or
 // of root has the limit that agentinit gave it. For others the group comes first, because only
 // root can give groups: an unguarded program of another user has one and cannot drop it, and it
-// could have set its limit. Without such groups the limit of another user's process proves
-// nothing. The caller holds the mutex.
+// could have set its limit. Without such groups the limit of another user's process is no
+// proof. The caller holds the mutex.
 func (o *Owner) marked(s seenMarks) *process {
 	if s.trusted() {
 		if p := o.byLimit(s.limit); p != nil {
@@ -219,7 +219,7 @@ func numbers(line string) (all []int) {
 }
 
 // addMark puts the mark of p on its command. It returns the groups that the command gets. The last
-// two arguments mean nothing to the kernel: see filter.Guarded.
+// two arguments have no meaning for the kernel: see filter.Guarded.
 func (o *Owner) addMark(l *launch, p *process) []uint32 {
 	if p.mark < 0 {
 		return nil

@@ -46,7 +46,7 @@ type Options struct {
 	// is not writable, the Owner works without cgroups, and Report is told.
 	Cgroups bool
 	// Lone is for an Owner that starts one process, which must not see that the Owner is there
-	// (init mode). EnvTag stays out of the environment, and nothing is prepared for more processes.
+	// (init mode). EnvTag stays out of the environment, and the Owner does not prepare for more processes.
 	// A descendant that leaves its session can then no longer be found.
 	Lone bool
 	// LowerOOMScore makes agentinit the last process that the OOM killer kills: its own score is

@@ -320,7 +320,7 @@ const tagReads = 16
 // tagReader reads the value of EnvTag in the initial environments of processes. For this file the
 // kernel takes the lock of a process's memory (fs/proc/base.c, environ_read). A process can hold
 // that lock for as long as it likes: in an mmap of a FUSE file whose server does not answer, or with
-// a CPU quota of almost nothing. So other goroutines read, and a process whose environment cannot be
+// a CPU quota of almost 0. So other goroutines read, and a process whose environment cannot be
 // read within a second counts as unreadable. A read that hangs keeps its thread until the process
 // ends. Their number is bounded, because the Go runtime ends a process that has 10,000 threads.
 type tagReader struct {

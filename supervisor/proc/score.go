@@ -303,7 +303,7 @@ func (k *scoreKeeper) close() {
 	}
 }
 
-// closeLate closes what was only read, so that the error of a close says nothing.
+// closeLate closes what was only read, so that the error of a close has no meaning.
 func closeLate(fd int) {
 	_ = lateclose.Hand(fd, func() error { return unix.Close(fd) })
 }

@@ -108,7 +108,7 @@ func (p Probe) Shown() string {
 	return address + hidden
 }
 
-// MarshalJSON writes the target without secrets, because whoever may read a plan may read it.
+// MarshalJSON writes the target without secrets, because every reader of a plan may read it.
 func (p Probe) MarshalJSON() ([]byte, error) {
 	type plain Probe
 	p.Target = p.Shown()
@@ -116,7 +116,7 @@ func (p Probe) MarshalJSON() ([]byte, error) {
 }
 
 // ReadyBy is what a program declares as its readiness, in words and without secrets; "" if it
-// declares nothing, or if s is nil.
+// declares none, or if s is nil.
 func (s *Spec) ReadyBy() string {
 	if s == nil {
 		return ""

@@ -179,7 +179,7 @@ func (t *transition) hookDone(ev Event) {
 const starvedWait = time.Second
 
 // notStarted decides what follows a start that made no process. A starved one counts for no limit, and is
-// repeated with RestartNever too, because nothing has run: otherwise a program that takes all processes could
+// repeated with RestartNever too, because no process has run: otherwise a program that takes all processes could
 // make others FATAL for good.
 func (t *transition) notStarted(why string, starved bool) {
 	if !starved || t.nextRunRetries() {

@@ -177,7 +177,7 @@ func (m Machine) Resting() bool {
 }
 
 // Step takes one event. It returns the next machine and the actions to carry out. An event that has
-// no meaning in the present state, or that belongs to another run, changes nothing.
+// no meaning in the present state, or that belongs to another run, does not change the machine.
 func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 	if ev.Kind != Start && ev.Kind != Stop && ev.Kind != Kill && ev.Kind != Tick && ev.Run != m.Run {
 		return m, nil

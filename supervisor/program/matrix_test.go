@@ -308,7 +308,7 @@ Generated from the transition matrix that the tests of ` + "`supervisor/program`
 The matrix is that of a service that declares everything: all hooks, a stop
 command, readiness, health checks with ` + "`action = \"restart\"`" + `, a stop that sends INT and then
 TERM, ` + "`kill = \"tree\"`" + ` and a back-off. What is not declared is passed over. An event
-that is not listed changes nothing, and so does every event of another run.
+that is not listed has no effect, and neither has an event of another run.
 
 While something that the program ` + "`needs`" + ` does not hold, no run begins: what leads to
 STARTING/preparing or STARTING/clearing in the tables then leads to STOPPED, with the

@@ -75,7 +75,10 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 		return cron.Every(d), true, nil
 	}
 	table, err = cron.ParseStandard(withSunday(schedule))
-	if err != nil && !strings.HasPrefix(schedule, "@") {
+	switch {
+	case err != nil && strings.HasPrefix(schedule, "@"): // cron does not name the words that it knows
+		err = errors.New(`it must be @hourly, @daily, @weekly, @monthly, @yearly or "@every 10m"; to run once at boot, write type = "oneshot"`)
+	case err != nil:
 		err = badField(schedule, err)
 	}
 	if days, ok := table.(*cron.SpecSchedule); ok {
@@ -89,7 +92,7 @@ func parseTable(schedule string) (table cron.Schedule, every bool, err error) {
 const star = 1 << 63
 
 // markStars marks fields such as "*/2", which the library does not: in crontab(5), a field of days
-// restricts nothing if it begins with a star.
+// does not restrict the days if it begins with a star.
 func markStars(days *cron.SpecSchedule, fields []string) {
 	if len(fields) != 5 { // "@daily"
 		return

@@ -150,6 +150,7 @@ func TestABadScheduleNamesItsField(t *testing.T) {
 		"0 3 * * monday": `the day of the week "monday": it takes 0 (Sunday) to 7 or SUN to SAT`,
 		"0 3 * *":        "4 fields instead of 5: minute, hour, day of the month, month, day of the week",
 		"0 0 3 * * *":    "6 fields instead of 5: minute, hour, day of the month, month, day of the week",
+		"@dayly":         `it must be @hourly, @daily, @weekly, @monthly, @yearly or "@every 10m"; to run once at boot, write type = "oneshot"`,
 		"every minute":   "2 fields instead of 5: minute, hour, day of the month, month, day of the week",
 	} {
 		if _, err := ParseSchedule(schedule, ""); err == nil || err.Error() != want {

@@ -216,7 +216,7 @@ type Limits struct {
 	CPUs        []int            `json:"cpus,omitempty"`
 }
 
-// Sandbox is what a program may reach. A nil list restricts nothing of its kind; an empty list
+// Sandbox is what a program may reach. A nil list allows everything of its kind; an empty list
 // forbids all of it.
 type Sandbox struct {
 	NoNewPrivileges bool     `json:"no_new_privileges,omitempty"`
@@ -273,7 +273,7 @@ type Logs struct {
 	At         string        `json:"rotate_at,omitempty"` // HH:MM
 	Backups    int           `json:"backups,omitempty"`
 	MaxAge     time.Duration `json:"max_age,omitempty"`
-	Compress   string        `json:"compress,omitempty"` // gzip, zstd or nothing
+	Compress   string        `json:"compress,omitempty"` // gzip, zstd or empty
 	TotalBytes int64         `json:"total_bytes,omitempty"`
 
 	RateLines    int           `json:"rate_lines,omitempty"`

@@ -9,7 +9,7 @@ import (
 type EventKind uint8
 
 // The events of a Machine. All but Start, Stop, Kill and Tick carry the number of their run. An
-// event of another run changes nothing.
+// event of another run does not change the machine.
 const (
 	// Start requests a run. While the program is being stopped, the request is queued. If Start has
 	// a Spec, that Spec is in force from the next run on. If Start has a Reason, it is the restart

@@ -32,12 +32,12 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 	state := make([]finding, len(r.Probes))
 	var last Result
 	if len(r.Probes) == 0 {
-		last.Final, last.Ready, last.Reason = true, true, "nothing to wait for"
+		last.Final, last.Ready, last.Reason = true, true, "no condition to wait for"
 		report(last)
 		return
 	}
 	for i, p := range r.Probes {
-		state[i].reason = w.dialect(t, p).name + ": nothing yet"
+		state[i].reason = w.dialect(t, p).name + ": not yet"
 	}
 	for f := range w.findings(ctx, t, r.Probes, w.untilReady) {
 		state[f.probe] = f

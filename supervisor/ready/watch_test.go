@@ -180,8 +180,8 @@ func TestWatchNamesWhatIsMissing(t *testing.T) {
 		return 0, nil, ctx.Err()
 	}
 	for want, missing := range map[string]program.Probe{
-		"notify: nothing yet":     {Dialect: "notify"},
-		"exec hangs: nothing yet": {Dialect: "exec", Argv: []string{"hangs"}, Timeout: time.Hour},
+		"notify: not yet":     {Dialect: "notify"},
+		"exec hangs: not yet": {Dialect: "exec", Argv: []string{"hangs"}, Timeout: time.Hour},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

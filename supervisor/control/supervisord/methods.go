@@ -114,7 +114,7 @@ func instead(method string) string {
 	case "supervisor.reloadConfig", "supervisor.addProcessGroup", "supervisor.removeProcessGroup":
 		return "use agentctl apply, or agentctl apply --dry-run"
 	case "supervisor.restart":
-		return "nothing restarts agentinit within a box: restart the container"
+		return "agentinit cannot restart within a box: restart the container"
 	case "supervisor.readLog", "supervisor.readMainLog":
 		return "agentinit writes its own log to its output, which is the log of the container; agentctl events shows it too"
 	case "supervisor.clearProcessLogs", "supervisor.clearProcessLog", "supervisor.clearAllProcessLogs", "supervisor.clearLog":

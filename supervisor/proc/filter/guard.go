@@ -24,7 +24,7 @@ type Guarded struct {
 	// program may: a new process is already under the filter when it does so. It is what the process
 	// has in the fifth and sixth argument of prlimit64(2), which has four. Programs cannot learn it,
 	// because they can read neither agentinit's memory nor the filter (ptrace(2),
-	// PTRACE_SECCOMP_GET_FILTER). The zero value allows nothing.
+	// PTRACE_SECCOMP_GET_FILTER). The zero value allows no change.
 	Password [2]uint64
 }
 
