@@ -164,7 +164,7 @@ func (q *request) use() error {
 		standing = Owner
 	}
 	if err := q.who.Use(standing); err != nil {
-		return faulty(adapters.CodeUnauthenticated, "%s", err)
+		return badSignature(err)
 	}
 	return nil
 }

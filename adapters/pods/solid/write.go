@@ -217,7 +217,7 @@ func (q *request) signed(sum [sha256.Size]byte) error {
 		return nil
 	}
 	if err := q.who.Body(sum, q.standing); err != nil {
-		return faulty(adapters.CodeUnauthenticated, "%s", err)
+		return badSignature(err)
 	}
 	return nil
 }
