@@ -15,12 +15,6 @@ func TestContractExternal(t *testing.T) {
 	contract.Pods(t, func(t testing.TB) adapters.Pods { return mustSolid(t, NewExternal, emptyPod(t)) })
 }
 
-// Both implementations give the same answers.
-func TestSamePods(t *testing.T) {
-	contract.SamePods(t, func(t testing.TB) adapters.Pods { return mustSolid(t, NewLocal, emptyPod(t)) },
-		func(t testing.TB) adapters.Pods { return mustSolid(t, NewExternal, emptyPod(t)) })
-}
-
 func TestContractOff(t *testing.T) {
 	contract.Pods(t, func(testing.TB) adapters.Pods { return adapters.WrapPods(nil, nil) })
 }
