@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -181,10 +182,26 @@ type source struct {
 	test bool
 }
 
+// sources are the Go files of the module. All tests share one reading of them, which takes a second, and do not change it.
 func sources(t *testing.T) (*token.FileSet, []source) {
 	t.Helper()
-	fset := token.NewFileSet()
-	var all []source
+	all, err := readSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all.files) < 5 {
+		t.Fatalf("only %d Go files found: the test looks at the wrong place", len(all.files))
+	}
+	return all.fset, all.files
+}
+
+type allSources struct {
+	fset  *token.FileSet
+	files []source
+}
+
+var readSources = sync.OnceValues(func() (allSources, error) {
+	all := allSources{fset: token.NewFileSet()}
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -199,21 +216,15 @@ func sources(t *testing.T) (*token.FileSet, []source) {
 		if filepath.Ext(p) != ".go" {
 			return nil
 		}
-		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		f, err := parser.ParseFile(all.fset, p, nil, parser.ParseComments)
 		if err != nil {
 			return err
 		}
-		all = append(all, source{pkg: path.Dir(filepath.ToSlash(p)), name: p, file: f, test: strings.HasSuffix(p, "_test.go")})
+		all.files = append(all.files, source{pkg: path.Dir(filepath.ToSlash(p)), name: p, file: f, test: strings.HasSuffix(p, "_test.go")})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all) < 5 {
-		t.Fatalf("only %d Go files found: the test looks at the wrong place", len(all))
-	}
-	return fset, all
-}
+	return all, err
+})
 
 func TestImportArrows(t *testing.T) {
 	fset, all := sources(t)

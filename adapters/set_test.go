@@ -417,22 +417,47 @@ func TestAFailedCallAsksForACheck(t *testing.T) {
 	})
 }
 
-// A peer that has another contract since a restart is found out by the first call that it refuses.
+// A peer that has another contract since a restart is found out by the first call that it refuses. No further call goes to it until it
+// has the right contract again.
 func TestAMismatchAtRunTimeDegradesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wrong := CheckVersion(SlotBeads, "1.1", "2.0", false)
 		n := &notices{}
-		s := NewSet(resolved(t, beadsFake(&fake{health: func(context.Context) Health { return Unhealthy(wrong) }})), Options{Publisher: n})
+		var connected, same atomic.Bool
+		same.Store(true)
+		s := NewSet(resolved(t, beadsFake(&fake{
+			connect: func(context.Context) error {
+				if !connected.Load() && !same.Load() {
+					return wrong
+				}
+				connected.Store(true)
+				return nil
+			},
+			health:     func(context.Context) Health { return Unhealthy(wrong) },
+			disconnect: func(context.Context) error { connected.Store(false); return nil },
+		})), Options{Publisher: n})
 		if err := s.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err := exec(t.Context(), s.Beads().(beadsPort).port, Call{}, func(context.Context, Beads) error { return wrong })
+		port := s.Beads().(beadsPort).port
+		same.Store(false)
+		err := exec(t.Context(), port, Call{}, func(context.Context, Beads) error { return wrong })
 		synctest.Wait()
 		if st := statusOf(s, SlotBeads); !errors.Is(err, ErrContractMismatch) || st.State != StateDegraded || st.LastError != wrong.Error() || st.Ready() {
 			t.Errorf("%v, %+v", err, st)
 		}
+		time.Sleep(5 * retryFirst)
+		err = exec(t.Context(), port, Call{}, func(context.Context, Beads) error { t.Error("the peer is called"); return nil })
+		if e := AsError(err); e == nil || e.Code != CodeDisabled || !e.Retryable || s.Beads().Enabled() {
+			t.Errorf("%+v", e)
+		}
 		if got := n.names(); got != "beads:Connected beads:Degraded" {
 			t.Errorf("notices: %s", got)
+		}
+		same.Store(true)
+		time.Sleep(5 * retryFirst)
+		if st := statusOf(s, SlotBeads); st.State != StateHealthy || !s.Beads().Enabled() {
+			t.Errorf("when the contract is the same again: %+v", st)
 		}
 		_ = s.Disconnect(context.Background())
 	})

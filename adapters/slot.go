@@ -49,16 +49,18 @@ const (
 type Health struct {
 	State   State  `json:"state"`
 	Message string `json:"message,omitempty"` // for people; no secrets
+	// Mismatch says that the contract does not match any more: the adapter must not be called until it has connected again.
+	Mismatch bool `json:"-"`
 }
 
 // Healthy is the result for an adapter that works.
 func Healthy() Health { return Health{State: StateHealthy} }
 
 // Unhealthy is the result for an adapter that does not work, with the reason. A contract that does not
-// match is not an outage that may be over at the next check, so the slot is degraded at once.
+// match is not an outage that may be over at the next check, so the slot is degraded at once, to off.
 func Unhealthy(err error) Health {
 	if errors.Is(err, ErrContractMismatch) {
-		return Health{State: StateDegraded, Message: err.Error()}
+		return Health{State: StateDegraded, Message: err.Error(), Mismatch: true}
 	}
 	return Health{State: StateUnhealthy, Message: err.Error()}
 }

@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -189,10 +190,28 @@ func (u *unit) retry(ctx context.Context) {
 func (u *unit) check(ctx context.Context) {
 	h := ask(ctx, u.target())
 	u.checked = time.Now()
-	if ctx.Err() != nil {
-		return
+	switch {
+	case ctx.Err() != nil:
+	case h.Mismatch:
+		u.unplug(ctx, h)
+	default:
+		u.judge(h)
 	}
-	u.judge(h)
+}
+
+// unplug degrades the slot, and disconnects the adapter: a Connect of a connected adapter would not ask for the contract again.
+func (u *unit) unplug(ctx context.Context, h Health) {
+	before, wanted := u.port.active.Load(), u.target()
+	u.degrade(errors.New(h.Message))
+	drained := make(chan struct{})
+	u.wg.Go(func() {
+		drain(before, wanted, nil)
+		close(drained)
+	})
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
 }
 
 // ask gets an answer within healthLimit.

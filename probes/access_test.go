@@ -7,12 +7,14 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/problem"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
 )
 
 // ask sends a request through what the network sees.
@@ -299,6 +301,18 @@ func TestRefusalsSayWhy(t *testing.T) {
 	wantProblem(t, w, http.StatusForbidden, problem.PermissionDenied)
 	if w.Header().Get("WWW-Authenticate") != "" {
 		t.Error("who is known is asked who it is")
+	}
+	full := newRig(t, AuthHybrid)
+	full.auth.nostr = authenticatorFunc(func(*http.Request) (Principal, error) {
+		return Principal{}, &nip98.Refusal{Reason: nip98.ReasonFull, Detail: "too many"}
+	})
+	full.server.Mount("/x", http.HandlerFunc(nothing))
+	for range 2 * anonymousBurst { // a good signature is no failure of the address
+		w = full.ask(t, "GET", "/x/", func(q *http.Request) { q.Header.Set("Authorization", "Nostr e30=") })
+		doc := wantProblem(t, w, http.StatusTooManyRequests, problem.RateLimited)
+		if after, err := strconv.Atoi(w.Header().Get("Retry-After")); err != nil || after < 15 || doc["detail"] != "NIP-98: too many" {
+			t.Errorf("no room for signatures: Retry-After %q, %v", w.Header().Get("Retry-After"), doc)
+		}
 	}
 	early := newRig(t, AuthBearer)
 	early.server.Mount("/x", http.HandlerFunc(nothing))

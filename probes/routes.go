@@ -16,6 +16,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/dreamlab-ai/agentinit/internal/problem"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -170,6 +171,8 @@ func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
 		case errors.Is(err, ErrNoKeyYet), errors.Is(err, ErrCannotTell):
 			busy(w, http.StatusServiceUnavailable, problem.Unavailable, 1+rand.IntN(comeBack), err.Error())
+		case nip98.ReasonOf(err) == nip98.ReasonFull:
+			busy(w, http.StatusTooManyRequests, problem.RateLimited, int(nip98.ForgetEvery/time.Second)+rand.IntN(comeBack), err.Error())
 		default:
 			if _, ok := failures.Take(from, time.Now()); !ok && (!tell || isSigned(r)) {
 				s.tooMany(w)

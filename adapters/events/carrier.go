@@ -208,8 +208,8 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 	for _, e := range batch {
 		if err := c.sendOne(ctx, e); err != nil {
 			// An unknown credential is not a fault of the event: a host that has just started, or
-			// with which the box must register again, will know it soon.
-			if !final(err) || errors.Is(err, adapters.ErrUnauthenticated) {
+			// with which the box must register again, will know it soon. Nor is another contract.
+			if !final(err) || errors.Is(err, adapters.ErrUnauthenticated) || errors.Is(err, adapters.ErrContractMismatch) {
 				return false, err
 			}
 			if err := c.bury(e, err); err != nil {

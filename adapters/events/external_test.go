@@ -272,6 +272,43 @@ func TestRefusedEventsAreBuriedAndTheOthersGoOn(t *testing.T) {
 	}
 }
 
+// A sink that comes back with another MAJOR refuses every event, and none for its content.
+func TestEventsWaitForTheRightContract(t *testing.T) {
+	s := newSink(t)
+	var other atomic.Bool
+	other.Store(true)
+	refused := make(chan struct{}, 100)
+	s.breaks(func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+		if !other.Load() {
+			return false
+		}
+		w.Header().Set("Content-Type", adapters.ProblemType)
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"code":"CONTRACT_MISMATCH","detail":"the box speaks contract 1, wanted 2.0"}`)
+		refused <- struct{}{}
+		return true
+	})
+	w := connected(t, newExternal(t, s.url, t.TempDir()))
+	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if other.Load() {
+			<-refused
+			other.Store(false)
+		}
+	}
+	for _, id := range []string{"a", "b"} {
+		if e, err := sub.Next(t.Context()); err != nil || e.ID != id {
+			t.Fatalf("%+v, %v; want %s", e, err, id)
+		}
+	}
+}
+
 func TestASinkWithoutBatchesGetsSingles(t *testing.T) {
 	s := newSink(t)
 	var mu sync.Mutex

@@ -162,7 +162,7 @@ func (s *Solid) handshake(ctx context.Context) error {
 // probe asks for the root. It accepts an answer that shows a Solid server, also if access is
 // refused or the root does not exist yet.
 func (s *Solid) probe(ctx context.Context) error {
-	res, err := s.client.Do(ctx, wire.Request{Method: http.MethodHead, Path: "/", Accept: acceptRDF})
+	res, err := s.client.Do(ctx, wire.Request{Method: http.MethodHead, Path: "/", Accept: acceptRDF, Probe: true})
 	switch adapters.CodeOf(err) {
 	case adapters.CodeUnauthenticated, adapters.CodePermissionDenied, adapters.CodeNotFound:
 		return nil

@@ -3,15 +3,20 @@ package rest_test
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/solid"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
@@ -39,8 +44,31 @@ func TestPods(t *testing.T) {
 	t.Run("as a server", func(t *testing.T) { testPodsAsAServer(t, b, server) })
 }
 
-// testSolidClient runs the same steps of Inrupt's client with /pods and with the Solid server itself:
-// each step must have the same result.
+// podServer is the pod server of a box, in which everyone may do everything.
+func podServer(t *testing.T) (base string) {
+	t.Helper()
+	dir := t.TempDir()
+	const all = `@prefix acl: <http://www.w3.org/ns/auth/acl#>. <#all> a acl:Authorization; acl:agentClass <http://xmlns.com/foaf/0.1/Agent>;
+		acl:accessTo <./>; acl:default <./>; acl:mode acl:Read, acl:Write, acl:Append, acl:Control.`
+	if err := os.WriteFile(filepath.Join(dir, ".acl"), []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(nil)
+	base = "http://" + s.Listener.Addr().String()
+	server := must(solid.New(solid.Config{Root: dir, BaseURL: base, Quota: -1, Log: slog.New(slog.DiscardHandler)}))(t)
+	s.Config.Handler = server
+	s.Start()
+	t.Cleanup(func() {
+		s.Close()
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return base
+}
+
+// testSolidClient runs the same steps of Inrupt's client with a foreign Solid server itself, with /pods before it, and with our own
+// pod server: each step must have the same result.
 func testSolidClient(t *testing.T, b *box, server string) {
 	node, module, err := foreign.SolidClient()
 	foreign.SkipOrFail(t, err)
@@ -55,7 +83,10 @@ func testSolidClient(t *testing.T, b *box, server string) {
 		}
 		return results
 	}
-	direct, through := run(server+"/direct/", ""), run(b.url+"/pods/through/", "Bearer admin")
+	direct := run(server+"/direct/", "")
+	others := map[string]map[string]any{
+		"through the box": run(b.url+"/pods/through/", "Bearer admin"), "our pod server": run(podServer(t)+"/direct/", ""),
+	}
 	if len(direct) < 12 {
 		t.Errorf("only %d steps", len(direct))
 	}
@@ -63,8 +94,10 @@ func testSolidClient(t *testing.T, b *box, server string) {
 		if text, ok := want.(string); ok && strings.HasPrefix(text, "failed") {
 			t.Errorf("%s: the server itself: %s", step, text)
 		}
-		if got := through[step]; !reflect.DeepEqual(got, want) {
-			t.Errorf("%s\n through the box %v\n directly       %v", step, got, want)
+		for where, results := range others {
+			if got := results[step]; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s\n %s: %v\n directly: %v", step, where, got, want)
+			}
 		}
 	}
 }

@@ -229,6 +229,8 @@ type Request struct {
 	unread     *bool // of Upload: the latest attempt has not begun to read it
 	// Keep names headers of an error answer that become fields of the error: header to field.
 	Keep map[string]string
+	// Probe asks whether the peer is there. The breaker neither refuses it nor counts it: a peer that answers it may fail all calls.
+	Probe bool
 	// Expect are the statuses that mean success; nil = any 2xx.
 	Expect []int
 }
@@ -302,6 +304,9 @@ func Pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response, error) {
+	if r.Probe {
+		return c.exchange(ctx, r, key)
+	}
 	trial, err := c.breaker.enter(c.cfg.Slot)
 	if err != nil {
 		return nil, err

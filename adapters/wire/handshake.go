@@ -26,7 +26,7 @@ type Peer struct {
 // MINOR is accepted; the missing methods return UNSUPPORTED. A peer without /v1/meta is assumed to
 // use 1.0.
 func (c *Client) Handshake(ctx context.Context) (Peer, error) {
-	res, err := c.Do(ctx, Request{Method: http.MethodGet, Path: "/v1/meta"})
+	res, err := c.Do(ctx, Request{Method: http.MethodGet, Path: "/v1/meta", Probe: true})
 	if errors.Is(err, adapters.ErrNotFound) || errors.Is(err, adapters.ErrUnsupported) {
 		return Peer{Contract: assumedVersion}, nil
 	}

@@ -263,6 +263,32 @@ func TestBreakerOpensAfterFiveAndTriesOnce(t *testing.T) {
 	})
 }
 
+// A health check that succeeds says nothing about the calls, and one is made also while the breaker is open.
+func TestProbesDoNotChangeTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls, probes atomic.Int32
+		cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/v1/meta") {
+				probes.Add(1)
+				return answer(r, 200, "application/json", "{}"), nil
+			}
+			calls.Add(1)
+			return answer(r, 503, "", ""), nil
+		}), nil)
+		for range 2 * breakerFailures {
+			if _, err := cl.Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrUnavailable) {
+				t.Error(err)
+			}
+			if _, err := cl.Handshake(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if c, p := calls.Load(), probes.Load(); c != breakerFailures || p != 2*breakerFailures {
+			t.Errorf("%d calls, %d probes", c, p)
+		}
+	})
+}
+
 // A read, which may be retried, does not wait for the breaker either, and it says why the peer failed.
 func TestAnOpenBreakerRefusesReadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

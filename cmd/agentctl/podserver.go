@@ -268,14 +268,19 @@ func (p *podSigner) IDs() []string { return p.ids }
 func (p *podSigner) Use(s solid.Standing) error { return p.signers.use(p.token, p.at, s) }
 
 // use marks a token as used. Keys of one standing cannot fill the memory for those of a higher one.
-func (p *podSigners) use(t nip98.Token, now time.Time, s solid.Standing) error {
+func (p *podSigners) use(t nip98.Token, now time.Time, s solid.Standing) (err error) {
 	switch s {
 	case solid.Owner:
-		return p.replay.Use(t, now)
+		err = p.replay.Use(t, now)
 	case solid.Listed:
-		return p.replay.UseShared(t, now)
+		err = p.replay.UseShared(t, now)
+	default:
+		err = p.anyone.UseShared(t, now)
 	}
-	return p.anyone.UseShared(t, now)
+	if err != nil && nip98.ReasonOf(err) == nip98.ReasonFull {
+		return solid.ErrTooManySigned
+	}
+	return err
 }
 
 func (p *podSigner) Body(sum [sha256.Size]byte, s solid.Standing) error {

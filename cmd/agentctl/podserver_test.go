@@ -282,16 +282,19 @@ func TestPodServerRemembersAShareOfEachKey(t *testing.T) {
 		return p.Use(s)
 	}
 	n := 0
-	for n < 200_000 && use("one", n, solid.Listed) == nil {
-		n++
+	var full error
+	for n < 200_000 && full == nil {
+		if full = use("one", n, solid.Listed); full == nil {
+			n++
+		}
 	}
-	if n != 10_000 {
-		t.Errorf("one key has room for %d signatures", n)
+	if n != 10_000 || !errors.Is(full, solid.ErrTooManySigned) {
+		t.Errorf("one key has room for %d signatures; then %v", n, full)
 	}
 	if err := errors.Join(use("other", n, solid.Listed), use("mine", n+1, solid.Owner)); err != nil {
 		t.Error(err)
 	}
-	if use("mine", 0, solid.Owner) == nil {
-		t.Error("a signature is used twice")
+	if err := use("mine", 0, solid.Owner); err == nil || errors.Is(err, solid.ErrTooManySigned) {
+		t.Errorf("a signature is used twice: %v", err)
 	}
 }

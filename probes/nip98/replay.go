@@ -10,6 +10,9 @@ import (
 // to Window.
 const memory = 2 * Window
 
+// ForgetEvery is how often a full Replay looks for ids that it can forget.
+const ForgetEvery = memory / 8
+
 // maxSeen bounds the ids that are remembered, and maxOfKey those of one key among them, where keys have shares.
 const (
 	maxSeen  = 100_000
@@ -72,7 +75,7 @@ func (r *Replay) forget(now time.Time) {
 	if now.Before(r.next) {
 		return
 	}
-	r.next = now.Add(memory / 8)
+	r.next = now.Add(ForgetEvery)
 	for id, u := range r.seen {
 		if now.Before(u.until) {
 			continue

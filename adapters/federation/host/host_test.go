@@ -47,10 +47,8 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) 
 		test(t, func(t *testing.T) *Host { return start(t, Config{File: file}) })
 	})
 	t.Run("postgres", func(t *testing.T) {
-		s, err := foreign.PostgreSQL(t.Context())
-		foreign.SkipOrFail(t, err)
-		t.Cleanup(s.Stop)
-		test(t, func(t *testing.T) *Host { return start(t, Config{Server: NewServer(s.Address)}) })
+		database := emptyDatabase(t)
+		test(t, func(t *testing.T) *Host { return start(t, Config{Server: NewServer(database)}) })
 	})
 }
 

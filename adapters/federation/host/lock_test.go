@@ -16,10 +16,8 @@ import (
 // call ends with one line of text, and works again when the lock is gone. A host that is cut off in a
 // transaction holds no lock for long.
 func TestRegistryIsLocked(t *testing.T) {
-	s, err := foreign.PostgreSQL(t.Context())
-	foreign.SkipOrFail(t, err)
-	t.Cleanup(s.Stop)
-	h, err := Open(t.Context(), Config{Server: NewServer(s.Address), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
+	database := emptyDatabase(t)
+	h, err := Open(t.Context(), Config{Server: NewServer(database), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +38,7 @@ func TestRegistryIsLocked(t *testing.T) {
 		t.Error(err)
 	}
 	register(t, h, "box-1", "boot-1")
-	other, err := foreign.Dial(t.Context(), s.Address)
+	other, err := foreign.Dial(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -33,15 +32,10 @@ type rules struct {
 
 // rulesOf finds the effective access list: that of the resource itself, or else that of the nearest container. All
 // access is denied if that list cannot be read, and if there is no list.
-func (s *Server) rulesOf(r resource) rules { return s.rulesBy(s.store.open, r) }
-
-// opener is open or openHeld of the store.
-type opener func(resource) (*os.File, document, error)
-
-func (s *Server) rulesBy(open opener, r resource) rules {
+func (s *Server) rulesOf(r resource) rules {
 	for at := r; ; at = at.parent() {
 		list := at.beside(".acl")
-		triples, err := s.lists.read(s, open, list)
+		triples, err := s.lists.read(s, list)
 		if err == nil {
 			return rules{of: at, triples: triples, inherited: at.path() != r.path()}
 		}
@@ -73,8 +67,8 @@ type accessList struct {
 // maxKept bounds the lists that are kept.
 const maxKept = 128
 
-func (a *accessLists) read(s *Server, open opener, list resource) ([]rdf.Triple, error) {
-	f, doc, err := open(list)
+func (a *accessLists) read(s *Server, list resource) ([]rdf.Triple, error) {
+	f, doc, err := s.store.open(list)
 	if err != nil {
 		return nil, err
 	}
@@ -150,17 +144,11 @@ func (q *request) public(r resource) bool {
 }
 
 // allow checks all needs, and marks the signature as used. That of a request that any key may make is not remembered: who has seen
-// one can sign another, and keys that cost nothing cannot fill the memory.
+// one can sign another, and keys that cost nothing cannot fill the memory. A write asks once more at the moment when it has an effect:
+// rights may have been taken away while its body was on its way.
 func (q *request) allow(needs ...need) error {
-	if err := q.judge(needs); err != nil {
+	if err := q.judge(needs); err != nil || q.used || q.standing == Anyone {
 		return err
-	}
-	return q.useOnce()
-}
-
-func (q *request) useOnce() error {
-	if q.used || q.standing == Anyone {
-		return nil
 	}
 	return q.use()
 }
@@ -176,7 +164,7 @@ func (q *request) use() error {
 		standing = Owner
 	}
 	if err := q.who.Use(standing); err != nil {
-		return faulty(adapters.CodeUnauthenticated, "%s", err)
+		return badSignature(err)
 	}
 	return nil
 }
@@ -184,19 +172,6 @@ func (q *request) use() error {
 // judge checks all needs. It tells the modes on the first need in WAC-Allow. An access list needs Control of its subject, whatever the
 // modes.
 func (q *request) judge(needs []need) error {
-	return q.judgeBy(q.s.store.open, needs)
-}
-
-// still checks all needs again at the moment of a write, when the store is locked: rights may have been taken away while the
-// body was on its way.
-func (q *request) still(needs ...need) error {
-	if err := q.judgeBy(q.s.store.openHeld, needs); err != nil {
-		return err
-	}
-	return q.useOnce()
-}
-
-func (q *request) judgeBy(opens opener, needs []need) error {
 	public, anyKey := wac.Agent{Origin: q.agent.Origin}, wac.Agent{Origin: q.agent.Origin, IDs: []string{""}}
 	common, denied := true, false
 	var failed *fault
@@ -205,7 +180,7 @@ func (q *request) judgeBy(opens opener, needs []need) error {
 		if control {
 			n.modes = wac.Control
 		}
-		list := q.s.rulesBy(opens, subject)
+		list := q.s.rulesOf(subject)
 		user, everyone := q.s.modes(list, q.agent), q.s.modes(list, public)
 		if i == 0 {
 			q.reads = user.Has(wac.Read) || control && user.Has(wac.Control)

@@ -212,3 +212,26 @@ func TestSignaturesThatAreRemembered(t *testing.T) {
 		}
 	}
 }
+
+// crowded is an agent whose signature is good, and for whom there is no room.
+type crowded struct{ webID }
+
+func (crowded) Use(solid.Standing) error { return solid.ErrTooManySigned }
+
+// It is no matter of its credential.
+func TestTooManySignaturesAreNoWrongOnes(t *testing.T) {
+	s := serve(t, func(c *solid.Config) {
+		c.Identify = func(r *http.Request, url string) (solid.Identity, error) {
+			who, err := identify(r, url)
+			if err != nil || who.(webID) != "https://listed.test/#me" {
+				return who, err
+			}
+			return crowded{who.(webID)}, nil
+		}
+	})
+	s.do(owner, "PUT", "/a/.acl", rule("o", me, allModes, "acl:accessTo <./>")+rule("l", "acl:agent <https://listed.test/#me>", allModes, "acl:accessTo <./>"), "Content-Type", "text/turtle").is(201)
+	a := s.do("https://listed.test/#me", "GET", "/a/", "").is(429).has("Retry-After", "15").has("WWW-Authenticate", "")
+	if !strings.Contains(a.body, `"code":"RATE_LIMITED"`) || !strings.Contains(a.body, `"retryable":true`) {
+		t.Error(a.body)
+	}
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // answered is the status of the answer to a request of everyone.
-func (s *Server) answered(t *testing.T, method, path, contentType, body string) int {
+func (s *Server) answered(t testing.TB, method, path, contentType, body string) int {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://pods.test"+path, strings.NewReader(body))
 	r.RequestURI = path

@@ -27,8 +27,15 @@ type fault struct {
 	again  bool  // the client may try again at once
 }
 
-// ErrSignAgain is an error of Config.Identify: the signature could be one that was used before the server began.
-var ErrSignAgain = errors.New("the request was signed before this server began: sign it again")
+var (
+	// ErrSignAgain is an error of Config.Identify: the signature could be one that was used before the server began.
+	ErrSignAgain = errors.New("the request was signed before this server began: sign it again")
+	// ErrTooManySigned is an error of an Identity: the signature is good, and the server can remember no more of them now.
+	ErrTooManySigned = errors.New("too many signed requests: try again later")
+)
+
+// roomAfter is how many seconds later a request is to be tried again for which ErrTooManySigned is the reason.
+const roomAfter = 15
 
 func (f *fault) Error() string {
 	if f.cause != nil {
@@ -39,6 +46,16 @@ func (f *fault) Error() string {
 
 func faulty(code adapters.Code, format string, args ...any) *fault {
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// badSignature is the answer to an error of Config.Identify or of an Identity.
+func badSignature(err error) *fault {
+	f := faulty(adapters.CodeUnauthenticated, "%s", err)
+	f.again = errors.Is(err, ErrSignAgain)
+	if errors.Is(err, ErrTooManySigned) {
+		f.code, f.retry = adapters.CodeRateLimited, roomAfter
+	}
+	return f
 }
 
 // with sets the status, where the code has another one.

@@ -170,9 +170,9 @@ func (q *request) patchRound(c change) error {
 			return errMoved
 		}
 		if now == nil {
-			return q.still(q.creating(q.at, c.modes)...)
+			return q.allow(q.creating(q.at, c.modes)...)
 		}
-		return q.still(need{q.at, c.modes})
+		return q.allow(need{q.at, c.modes})
 	})
 	if err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 
 // remove deletes a document with its auxiliary resources, or an empty container. It calls gone for all that is deleted.
 func (s *store) remove(r resource, check func(old *document) error, gone func(r resource, size int64)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	d, err := s.below(r.parent())
 	if err != nil {
 		return err
@@ -34,15 +34,14 @@ func (s *store) remove(r resource, check func(old *document) error, gone func(r 
 		return err
 	}
 	finished := s.note(d, r)
-	if err := d.Remove(r.name()); err != nil {
+	if err := s.drop(d, r.name()); err != nil {
 		finished()
 		return broken("the document cannot be deleted", err)
 	}
 	gone(r, doc.size)
-	dropType(d, r.name())
 	err = d.Sync()
 	// The document goes first: without its access list, the rules of its container would hold for it.
-	if err = errors.Join(err, removeAuxiliaries(d, r, gone)); err != nil {
+	if err = errors.Join(err, s.removeAuxiliaries(d, r, gone)); err != nil {
 		return broken("the document is deleted, and what belongs to it is not", err)
 	}
 	finished()
@@ -110,20 +109,19 @@ func (s *store) finishOne(note string) error {
 	if _, err := d.Stat(r.name()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return removeAuxiliaries(d, r, func(resource, int64) {})
+	return s.removeAuxiliaries(d, r, func(resource, int64) {})
 }
 
 // removeAuxiliaries removes what belongs to a document.
-func removeAuxiliaries(d *safeopen.Directory, r resource, gone func(r resource, size int64)) (err error) {
+func (s *store) removeAuxiliaries(d *safeopen.Directory, r resource, gone func(r resource, size int64)) (err error) {
 	for _, a := range r.auxiliaries() {
 		entry, statErr := d.Stat(a.name())
-		switch removeErr := d.Remove(a.name()); {
+		switch removeErr := s.drop(d, a.name()); {
 		case removeErr == nil && statErr == nil:
 			gone(a, entry.Size)
 		case !errors.Is(removeErr, fs.ErrNotExist):
 			err = errors.Join(err, removeErr)
 		}
-		dropType(d, a.name())
 	}
 	return err
 }
@@ -148,14 +146,8 @@ func (s *store) removeContainer(d *safeopen.Directory, r resource, check func(ol
 		return err
 	}
 	away := rand.Text()
-	if err := d.Move(name, s.private, away); err != nil {
-		return broken("the container cannot be deleted", err)
-	}
-	if !emptied(inside) {
-		if err := s.private.Move(away, d, name); err != nil {
-			return broken("the container cannot be put back", err)
-		}
-		return filled
+	if err := s.moveAway(d, inside, name, away); err != nil {
+		return err
 	}
 	gone(r, 0)
 	for _, a := range r.auxiliaries() {
@@ -167,6 +159,22 @@ func (s *store) removeContainer(d *safeopen.Directory, r resource, check func(ol
 		return broken("the container cannot be deleted", err)
 	}
 	return nil
+}
+
+// moveAway moves a container to the private directory, and back if it is not empty there.
+func (s *store) moveAway(d, inside *safeopen.Directory, name, away string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := d.Move(name, s.private, away); err != nil {
+		return broken("the container cannot be deleted", err)
+	}
+	if emptied(inside) {
+		return nil
+	}
+	if err := s.private.Move(away, d, name); err != nil {
+		return broken("the container cannot be put back", err)
+	}
+	return filled
 }
 
 // emptied tells whether a container holds nothing but what belongs to itself.

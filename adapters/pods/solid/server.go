@@ -53,7 +53,7 @@ const (
 type Identity interface {
 	// IDs are the agent's names in access lists.
 	IDs() []string
-	// Use marks the signature as used. An error means that it was used before. Agents of one standing must not fill the memory for
+	// Use marks the signature as used. An error means that it was used before, or is ErrTooManySigned. Agents of one standing must not fill the memory for
 	// those of a higher one.
 	Use(Standing) error
 	// Body checks the digest of the body, before the request has an effect.
@@ -276,9 +276,7 @@ func (q *request) identify(origin string) error {
 	}
 	who, err := q.s.cfg.Identify(q.r, origin+q.r.RequestURI)
 	if err != nil {
-		f := faulty(adapters.CodeUnauthenticated, "%s", err)
-		f.again = errors.Is(err, ErrSignAgain)
-		return f
+		return badSignature(err)
 	}
 	q.who, q.agent.IDs = who, who.IDs()
 	return nil

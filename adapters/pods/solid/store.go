@@ -42,10 +42,12 @@ type store struct {
 	lock    *os.File     // private: one server at a time has a tree
 	held    atomic.Int64 // see maxHeld
 
-	// mu makes a document and its media type change together. It is held while names change, never while a
-	// body is read or written.
-	mu   sync.RWMutex
-	last int64 // the modification time of the latest document, in nanoseconds
+	// writing is held by the one request that changes names. It waits for the disk several times, and no read waits for it.
+	writing sync.Mutex
+	last    int64 // the modification time of the latest document, in nanoseconds
+	// mu makes a document and its media type change together for reads. It is held, with writing, only while a name changes: never
+	// while anything is read from a client or written to the disk.
+	mu sync.RWMutex
 }
 
 // openStore opens the tree, and removes what an earlier server has left half done. warn gets what does not prevent its use.
@@ -200,11 +202,6 @@ func (s *store) renamed(names []string) []string {
 func (s *store) open(r resource) (*os.File, document, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.openHeld(r)
-}
-
-// openHeld is open for a caller that holds mu.
-func (s *store) openHeld(r resource) (*os.File, document, error) {
 	d, err := s.below(r.parent())
 	if err != nil {
 		return nil, document{}, err
@@ -279,10 +276,17 @@ func (s *store) replace(d *safeopen.Directory, name string, data []byte) error {
 	if err := s.private.WriteFile(temp, data, fileMode); err != nil {
 		return err
 	}
-	if err := s.private.Move(temp, d, name); err != nil {
+	if err := s.rename(temp, d, name); err != nil {
 		return errors.Join(err, s.private.Remove(temp))
 	}
 	return nil
+}
+
+// rename gives a file of the private directory its name.
+func (s *store) rename(temp string, d *safeopen.Directory, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.private.Move(temp, d, name)
 }
 
 // decide allows a write or returns its error. old is the document or container that is there now, nil if there is none; making are
@@ -291,8 +295,8 @@ type decide func(old *document, making []resource) error
 
 // put gives an upload its name. made are the containers that were missing.
 func (s *store) put(r resource, u *upload, contentType string, check decide) (doc document, made []resource, created bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	d, made, err := s.makeDir(r.parent(), func(making []resource) error { return check(nil, making) })
 	if err != nil {
 		return document{}, made, false, err
@@ -337,7 +341,7 @@ func (s *store) stamp(f *os.File) {
 }
 
 // makeDir opens a container, and makes it and its parents if they are missing. Before the first is made, it calls
-// before with all that are missing. The caller holds mu.
+// before with all that are missing. The caller holds writing.
 func (s *store) makeDir(r resource, before func(making []resource) error) (*safeopen.Directory, []resource, error) {
 	var made []resource
 	d, err := s.root.Below()
@@ -375,8 +379,8 @@ func (s *store) makeDir(r resource, before func(making []resource) error) (*safe
 
 // create makes a container, which must not exist.
 func (s *store) create(r resource, check decide) ([]resource, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	d, made, err := s.makeDir(r, func(making []resource) error { return check(nil, making) })
 	if err != nil {
 		return made, err

@@ -11,6 +11,44 @@ import (
 	"time"
 )
 
+// A request that changes names waits for the disk. Reads are answered meanwhile.
+func TestReadsDoNotWaitForWrites(t *testing.T) {
+	s := opened(t)
+	read := func(while string) {
+		t.Helper()
+		if !s.store.mu.TryRLock() { // a read would wait for ever
+			t.Errorf("%s, reads wait", while)
+			return
+		}
+		s.store.mu.RUnlock()
+		for _, path := range []string{"/d/kept", "/d/"} {
+			if got := s.answered(t, http.MethodGet, path, "", ""); got != http.StatusOK {
+				t.Errorf("%s, GET of %s: %d", while, path, got)
+			}
+		}
+	}
+	s.store.writing.Lock()
+	read("while a write waits for the disk")
+	s.store.writing.Unlock()
+	u, err := s.store.receive(strings.NewReader("<#a> <#b> <#c>."), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.drop()
+	at := root().in("new", true).in("document", false)
+	if _, _, _, err := s.store.put(at, u, "text/turtle", func(*document, []resource) error { read("in a write"); return nil }); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.store.create(root().in("made", true), func(*document, []resource) error { read("while a container is made"); return nil }); err != nil {
+		t.Error(err)
+	}
+	for _, r := range []resource{at, root().in("made", true)} {
+		if err := s.store.remove(r, func(*document) error { read("in a deletion"); return nil }, func(resource, int64) { read("after a deletion") }); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // What others send at once is bounded also before a quota counts it. Who owns the tree is not bound by it.
 func TestUploadsInProgress(t *testing.T) {
 	s := opened(t)

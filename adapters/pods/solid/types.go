@@ -113,10 +113,17 @@ func (s *store) setType(d *safeopen.Directory, name, contentType string, inode u
 	return errors.Join(s.replace(dir, name, text.Bytes()), dir.Sync())
 }
 
-// dropType forgets the recorded type of a document that is gone. Most have none, and what stays is not listed.
-func dropType(d *safeopen.Directory, name string) {
+// drop removes a document and its recorded type. Most have none, and a type that stays is not listed.
+func (s *store) drop(d *safeopen.Directory, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := d.Remove(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if dir, err := d.Below(typesDir); err == nil {
 		_ = dir.Remove(name)
 		dir.Close()
 	}
+	return err
 }

@@ -119,7 +119,7 @@ func (u *upload) become(d *safeopen.Directory, name, contentType string, old *do
 		err = u.s.setType(d, name, contentType, describe(info).inode, old)
 	}
 	if err == nil {
-		if err = u.s.private.Move(u.name, d, name); err == nil {
+		if err = u.s.rename(u.name, d, name); err == nil {
 			u.name = ""
 			err = d.Sync()
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // opened is a server with a public container d.
-func opened(t *testing.T) *Server {
+func opened(t testing.TB) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "d"), 0o700); err != nil {

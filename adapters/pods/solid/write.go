@@ -128,7 +128,7 @@ func (q *request) put() error {
 	}
 	defer u.drop()
 	doc, made, created, err := q.store(q.at, u, contentType, old, func(old *document) error {
-		if err := q.still(needs(old)...); err != nil {
+		if err := q.allow(needs(old)...); err != nil {
 			return err
 		}
 		return q.conditions(old)
@@ -217,7 +217,7 @@ func (q *request) signed(sum [sha256.Size]byte) error {
 		return nil
 	}
 	if err := q.who.Body(sum, q.standing); err != nil {
-		return faulty(adapters.CodeUnauthenticated, "%s", err)
+		return badSignature(err)
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (q *request) putContainer() error {
 		return err
 	}
 	return q.create(q.at, func(old *document) error {
-		if err := q.still(q.creating(q.at, wac.Write)...); err != nil {
+		if err := q.allow(q.creating(q.at, wac.Write)...); err != nil {
 			return err
 		}
 		return q.conditions(old)
@@ -336,7 +336,7 @@ func (q *request) post() error {
 		return err
 	}
 	free := func(old *document) error {
-		if err := q.still(need{container, wac.Append}); err != nil {
+		if err := q.allow(need{container, wac.Append}); err != nil {
 			return err
 		}
 		if _, err := q.s.store.stat(container); err != nil { // it was deleted meanwhile
@@ -422,7 +422,7 @@ func (q *request) delete() error {
 		return err
 	}
 	err := q.s.store.remove(q.at, func(old *document) error {
-		if err := q.still(needs...); err != nil {
+		if err := q.allow(needs...); err != nil {
 			return err
 		}
 		return q.conditions(old)
