@@ -530,6 +530,25 @@ func TestFollowEndsInSilence(t *testing.T) {
 	})
 }
 
+// A follower that is busy when the box ends gets all lines that were read by then.
+func TestFollowEndsWithTheLastLine(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	write(t, stdout, "0\n")
+	ending, seen, last := make(chan struct{}), 0, ""
+	for line := range p.Read(t.Context(), Query{Follow: true, Ending: ending}) {
+		if seen, last = seen+1, line.Text; seen == 1 {
+			write(t, stdout, numbered(3000))
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			close(ending)
+		}
+	}
+	if seen != 3001 || !strings.HasSuffix(numbered(3000), last+"\n") {
+		t.Errorf("the follower got %d lines, the last one is %q", seen, last)
+	}
+}
+
 // A reader whose client is gone reads no further, even if nothing in the files is wanted.
 func TestReaderWithoutClientStops(t *testing.T) {
 	p := newPlane(t, Config{})
