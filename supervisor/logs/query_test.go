@@ -868,6 +868,10 @@ func TestCursorOfForgottenLines(t *testing.T) {
 	if gap := lines[1].Seq - 11; lines[0].Dropped != gap || gap == 0 {
 		t.Errorf("%d lines are said to be gone, want %d", lines[0].Dropped, gap)
 	}
+	// The number may be that of other programs' lines too.
+	if want := fmt.Sprintf("%d lines or fewer ", lines[0].Dropped); !strings.HasPrefix(lines[0].Text, want) {
+		t.Errorf("the notice says %q, want %q", lines[0].Text, want)
+	}
 	for _, after := range []uint64{0, lines[1].Seq} {
 		if lines := all(p, Query{After: after}); len(lines) == 0 || lines[0].Dropped != 0 {
 			t.Errorf("after %d: %+v", after, lines[:min(len(lines), 1)])

@@ -247,7 +247,7 @@ func (r *reader) sources() func() []source {
 	held := 0
 	r.each(r.plane.seq.Load(), func(s *chunkSource, ring *ring, _ uint64) {
 		if r.query.Run == 0 && r.query.Runs == nil {
-			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; since shows them if the program has a log file"
+			s.lost, s.why = ring.forgotten(r.query.After), "or fewer are not in memory any more; since shows them if the program has a log file"
 		}
 		held += s.take(ring)
 		if !s.empty() {
