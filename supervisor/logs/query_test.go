@@ -903,6 +903,27 @@ func TestTimesOfForgottenLines(t *testing.T) {
 	}
 }
 
+// The rings have forgotten whole rotated files. A reader still knows roughly when their lines came.
+func TestTimesOfForgottenFiles(t *testing.T) {
+	const lines, inexact = 1000, 100
+	for _, compress := range []Compression{CompressNone, CompressZstd} {
+		p := newPlane(t, Config{RingBytes: 4096})
+		o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "log"), MaxBytes: lines * 2 / 3 * 11, Backups: -1, Compress: compress}
+		var border time.Time // within the first file
+		for i := range lines {
+			if i == lines/2 {
+				border = time.Now()
+			}
+			o.Run = uint64(i + 1) // lines of one run that come at once would count as one arrival
+			capture(t, p, o, fmt.Sprintf("line %05d\n", i))
+		}
+		capture(t, p, Options{Program: "web", To: ToNone}, numbered(1000)) // the ring forgets all of the files
+		if n := len(all(p, Query{Files: true, Until: border})); n > lines/2 || n < lines/2-inexact {
+			t.Errorf("%q: %d lines of the first half, want about %d", compress, n, lines/2)
+		}
+	}
+}
+
 // stdout and stderr share a file, and the rings have forgotten most of it. The reader gets the lines
 // in the order of the file, wherever they come from.
 func TestOrderOfTwoStreamsInOneFile(t *testing.T) {
