@@ -674,10 +674,12 @@ func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 	}
 }
 
-// endlessLogs gives its lines and then has more, until the server ends the reading.
+// endlessLogs gives its lines and then has more, until the server ends the reading. A follower that catches
+// up gets the last line then.
 type endlessLogs struct {
 	*controltest.Box
-	reading chan bool
+	reading    chan bool
+	catchingUp bool
 }
 
 func (l endlessLogs) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
@@ -688,26 +690,38 @@ func (l endlessLogs) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
 			}
 		}
 		l.reading <- true
-		<-ctx.Done()
+		if l.catchingUp {
+			select {
+			case <-q.Ending:
+			case <-ctx.Done():
+			}
+		} else {
+			<-ctx.Done()
+		}
+		if ctx.Err() == nil {
+			yield(logs.Line{Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "last"})
+		}
 	}
 }
 
 // The server ends while it lists lines. The client must not take the listing for complete. Only a
-// follower has all that there was.
+// follower that has caught up has all that there was.
 func TestListingIsCutOffByTheEnd(t *testing.T) {
 	some := []logs.Line{{Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "hello"}}
 	for name, tc := range map[string]struct {
 		lines    []logs.Line
 		follow   bool
 		complete bool
+		want     []string
 	}{
 		"listing":               {lines: some},
 		"listing without lines": {},
-		"follower":              {lines: some, follow: true, complete: true},
+		"follower":              {lines: some, follow: true, complete: true, want: []string{"hello", "last"}},
+		"follower left behind":  {lines: some, follow: true, want: []string{"hello"}},
 	} {
 		b := controltest.New(controltest.Program("web"))
 		b.Lines = tc.lines
-		source := endlessLogs{b, make(chan bool)}
+		source := endlessLogs{b, make(chan bool), tc.complete}
 		cfg := b.Own()
 		cfg.Logs = source
 		ctx, cancel := context.WithCancel(context.Background())
@@ -716,13 +730,17 @@ func TestListingIsCutOffByTheEnd(t *testing.T) {
 		must(t, err)
 		served, ended := make(chan error, 1), make(chan error, 1)
 		go func() { served <- control.New(cfg).Serve(ctx, s) }()
+		var got []string
 		go func() {
-			ended <- api.NewClient(path).Logs(context.Background(), api.LogQuery{Follow: tc.follow}, func(api.LogLine) error { return nil })
+			ended <- api.NewClient(path).Logs(context.Background(), api.LogQuery{Follow: tc.follow}, func(l api.LogLine) error {
+				got = append(got, l.Text)
+				return nil
+			})
 		}()
 		<-source.reading
 		cancel()
-		if err := <-ended; (err == nil) != tc.complete {
-			t.Errorf("%s: the client got %v", name, err)
+		if err := <-ended; (err == nil) != tc.complete || tc.follow && !slices.Equal(got, tc.want) {
+			t.Errorf("%s: the client got %q and %v", name, got, err)
 		}
 		must(t, <-served)
 	}

@@ -91,8 +91,11 @@ func (s *Server) layOut() http.Handler {
 // Panics returns how many handlers have panicked.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
+// endGrace is how long requests under way may go on when the server ends.
+const endGrace = time.Second
+
 // Serve answers on the socket until ctx ends. Then it ends the streams, gives requests under way up
-// to a second to finish, and closes the socket.
+// to endGrace to finish, and closes the socket.
 func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	l := s.cfg.Limits
 	base, endStreams := context.WithCancel(context.WithoutCancel(ctx))
@@ -127,7 +130,7 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	case <-ctx.Done():
 		keeper.Wait() // before the current listener is closed: the keeper may still replace it
 		endStreams()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), endGrace)
 		defer cancel()
 		if srv.Shutdown(grace) != nil {
 			err = srv.Close()

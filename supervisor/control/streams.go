@@ -27,10 +27,9 @@ type lines struct {
 	plain bool // an answer of log lines: their text alone
 	head  bool // of a HEAD request: the header is the whole answer
 
-	mu      sync.Mutex // shared by the stream and its timer
-	begun   bool
-	follows bool        // it is complete when the server ends it
-	timer   *time.Timer // pending flush
+	mu    sync.Mutex // shared by the stream and its timer
+	begun bool
+	timer *time.Timer // pending flush
 }
 
 const eventStream = "text/event-stream"
@@ -47,7 +46,6 @@ const flushDelay = 5 * time.Millisecond
 func (l *lines) begin() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.follows = true
 	if err := l.header(); err != nil {
 		return err
 	}
@@ -179,6 +177,20 @@ func serverEnding(ctx context.Context) bool {
 	return ok && base.Err() != nil
 }
 
+// outlasting returns a context that ends with ctx, but goes on for endGrace if the server has ended ctx: a
+// follower that is behind can then still get what there is.
+func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if !serverEnding(ctx) {
+			cancel()
+			return
+		}
+		time.AfterFunc(endGrace, cancel)
+	})
+	return lasting, func() { stop(); cancel() }
+}
+
 // serveStream answers with lines until the stream or the peer ends. A peer of a supervised program
 // must keep reading. Others may pause their terminal as long as they like, because they only block
 // their own connection.
@@ -194,7 +206,7 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	switch {
 	case errors.Is(err, errHead):
 		s.bound(w)
-	case err == nil || ending && out.follows:
+	case err == nil:
 		// If the peer has disconnected, the last line is lost, which does not matter.
 		if out.end() == nil {
 			_ = out.flush()
@@ -257,6 +269,9 @@ func followEvents(ctx context.Context, w *event.Watcher, out *lines, write func(
 			}
 			var err error
 			if e, err = w.Next(ctx); err != nil {
+				if serverEnding(ctx) {
+					return nil // the client has all events
+				}
 				return err
 			}
 		}
@@ -315,12 +330,17 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	if err != nil {
 		return err
 	}
+	ctx := r.Context()
 	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err
 		}
+		q.Ending = ctx.Done()
+		lasting, cancel := outlasting(ctx)
+		defer cancel()
+		ctx = lasting
 	}
-	for line := range s.cfg.Logs.Read(r.Context(), q) {
+	for line := range s.cfg.Logs.Read(ctx, q) {
 		l := toLogLine(line, s.cfg.Version.BootID)
 		if err := out.write(l, l.Cursor); err != nil {
 			return err
@@ -329,7 +349,7 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 			out.flushSoon()
 		}
 	}
-	return context.Cause(r.Context())
+	return context.Cause(ctx)
 }
 
 // logsQuery is what the request asks for, with the programs as they are now. sse says that the answer

@@ -35,6 +35,7 @@ type fileSink struct {
 	current atomic.Pointer[generation] // the same as gen, for readers
 	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu, changed by the queue's goroutine
 	fresh   []*generation              // rotated files with text of parts; guarded as queued
+	past    []*generation              // the newest rotated files, for their marks; guarded as queued
 
 	wantReopen, wantClose atomic.Bool
 	failure               atomic.Pointer[error] // why the last attempt to write failed; nil if it did not

@@ -43,13 +43,30 @@ const mostMarks = 256
 func (g *generation) mark(c *chunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.marks) == mostMarks {
-		for i := range mostMarks / 2 {
+	g.thin(mostMarks)
+	g.marks = append(g.marks, span{off: c.off, end: c.off, seq: c.seq, time: c.time})
+}
+
+// rotatedMarks bounds the marks of a file when it is rotated, because there may be many such files.
+const rotatedMarks = 32
+
+// thin removes every second mark until there are less than most. The caller holds mu.
+func (g *generation) thin(most int) {
+	for len(g.marks) >= most {
+		half := len(g.marks) / 2
+		for i := range half {
 			g.marks[i] = g.marks[2*i+1]
 		}
-		g.marks = g.marks[:mostMarks/2]
+		g.marks = g.marks[:half]
 	}
-	g.marks = append(g.marks, span{off: c.off, end: c.off, seq: c.seq, time: c.time})
+}
+
+// shrink frees the marks that a rotated file may not have.
+func (g *generation) shrink() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.thin(rotatedMarks)
+	g.marks = slices.Clone(g.marks)
 }
 
 // enqueue records where a piece of the queue was written. What the rings have forgotten meanwhile
@@ -68,8 +85,11 @@ func (g *generation) enqueue(off int64, n int, p piece) {
 func (g *generation) isForgotten() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.queued = slices.DeleteFunc(g.queued, span.forgotten)
-	return len(g.queued) == 0
+	if g.queued = slices.DeleteFunc(g.queued, span.forgotten); len(g.queued) > 0 {
+		return false
+	}
+	g.queued = nil
+	return true
 }
 
 // errGone says that no file has the text any more.

@@ -123,6 +123,9 @@ func (p *Plane) covered() (known map[string][]*covered, current map[*fileSink]*g
 		for _, gen := range f.queued {
 			byGeneration[gen] = nil
 		}
+		for _, gen := range f.past {
+			byGeneration[gen] = nil
+		}
 		current[f] = f.current.Load()
 		for _, gen := range append(f.fresh[:len(f.fresh):len(f.fresh)], current[f]) {
 			if gen != nil {
@@ -177,6 +180,12 @@ func (g *generation) covered(spans []span) *covered {
 	return &covered{gen: g, path: g.path, spans: spans}
 }
 
+// hasText tells whether a ring has text of the file. If none has, and the file is not in its directory, it has
+// been removed.
+func (c *covered) hasText() bool {
+	return slices.ContainsFunc(c.spans, func(s span) bool { return s.end > s.off })
+}
+
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
 // lines since the times of the query. listed are the rotated files that the directory had before known
 // was collected; current was the current file then.
@@ -190,8 +199,8 @@ func (f *fileSink) logFiles(listed []archived, known []*covered, current *genera
 	for _, a := range listed {
 		there[uncompressed(a.path)] = true
 	}
-	for path := range byPath { // those that were rotated after the directory was read
-		if ended, ok := endedAt(strings.TrimPrefix(path, f.path+".")); ok && !there[path] {
+	for path, c := range byPath { // those that were rotated after the directory was read
+		if ended, ok := endedAt(strings.TrimPrefix(path, f.path+".")); ok && !there[path] && c.hasText() {
 			listed = append(listed, archived{path: path, ended: ended})
 		}
 	}

@@ -38,6 +38,8 @@ type Query struct {
 	Grep   *regexp.Regexp // applied to the whole text
 	Cut    int            // most bytes of a Line's text, which is cut there and marked as truncated; 0 means all
 	Follow bool           // continue with new lines until the context ends
+	// Ending, if not nil, ends Follow when it is closed. The reader still gets the lines that were read by then.
+	Ending <-chan struct{}
 }
 
 // wants tells whether a program's chunk may hold selected lines.

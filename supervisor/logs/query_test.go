@@ -530,6 +530,25 @@ func TestFollowEndsInSilence(t *testing.T) {
 	})
 }
 
+// A follower that is busy when the box ends gets all lines that were read by then.
+func TestFollowEndsWithTheLastLine(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	write(t, stdout, "0\n")
+	ending, seen, last := make(chan struct{}), 0, ""
+	for line := range p.Read(t.Context(), Query{Follow: true, Ending: ending}) {
+		if seen, last = seen+1, line.Text; seen == 1 {
+			write(t, stdout, numbered(3000))
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			close(ending)
+		}
+	}
+	if seen != 3001 || !strings.HasSuffix(numbered(3000), last+"\n") {
+		t.Errorf("the follower got %d lines, the last one is %q", seen, last)
+	}
+}
+
 // A reader whose client is gone reads no further, even if nothing in the files is wanted.
 func TestReaderWithoutClientStops(t *testing.T) {
 	p := newPlane(t, Config{})
@@ -849,6 +868,10 @@ func TestCursorOfForgottenLines(t *testing.T) {
 	if gap := lines[1].Seq - 11; lines[0].Dropped != gap || gap == 0 {
 		t.Errorf("%d lines are said to be gone, want %d", lines[0].Dropped, gap)
 	}
+	// The number may be that of other programs' lines too.
+	if want := fmt.Sprintf("%d lines or fewer ", lines[0].Dropped); !strings.HasPrefix(lines[0].Text, want) {
+		t.Errorf("the notice says %q, want %q", lines[0].Text, want)
+	}
 	for _, after := range []uint64{0, lines[1].Seq} {
 		if lines := all(p, Query{After: after}); len(lines) == 0 || lines[0].Dropped != 0 {
 			t.Errorf("after %d: %+v", after, lines[:min(len(lines), 1)])
@@ -877,6 +900,27 @@ func TestTimesOfForgottenLines(t *testing.T) {
 	}
 	if n := len(all(p, Query{Files: true, Since: border})); n < runs/2 || n > runs/2+inexact {
 		t.Errorf("%d lines of the second half, want about %d", n, runs/2)
+	}
+}
+
+// The rings have forgotten whole rotated files. A reader still knows roughly when their lines came.
+func TestTimesOfForgottenFiles(t *testing.T) {
+	const lines, inexact = 1000, 100
+	for _, compress := range []Compression{CompressNone, CompressZstd} {
+		p := newPlane(t, Config{RingBytes: 4096})
+		o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "log"), MaxBytes: lines * 2 / 3 * 11, Backups: -1, Compress: compress}
+		var border time.Time // within the first file
+		for i := range lines {
+			if i == lines/2 {
+				border = time.Now()
+			}
+			o.Run = uint64(i + 1) // lines of one run that come at once would count as one arrival
+			capture(t, p, o, fmt.Sprintf("line %05d\n", i))
+		}
+		capture(t, p, Options{Program: "web", To: ToNone}, numbered(1000)) // the ring forgets all of the files
+		if n := len(all(p, Query{Files: true, Until: border})); n > lines/2 || n < lines/2-inexact {
+			t.Errorf("%q: %d lines of the first half, want about %d", compress, n, lines/2)
+		}
 	}
 }
 

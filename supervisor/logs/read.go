@@ -53,7 +53,7 @@ func (p *Plane) wakeFollowers() {
 }
 
 // Read returns the selected lines in the order they were read. With Query.Follow it continues until
-// ctx ends. If a follower is so slow that a ring has overwritten lines, it gets a Line with Dropped
+// ctx ends or Query.Ending is closed. If a follower is so slow that a ring has overwritten lines, it gets a Line with Dropped
 // set in their place. Reading never delays a program.
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
@@ -67,7 +67,7 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 		if !r.history(yield) {
 			return
 		}
-		for q.Follow && (q.Until.IsZero() || time.Now().Before(q.Until)) {
+		for ending := false; q.Follow && !ending && (q.Until.IsZero() || time.Now().Before(q.Until)); {
 			r.files.close() // a waiting reader must not keep files open
 			var end <-chan time.Time
 			if !q.Until.IsZero() {
@@ -78,6 +78,8 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 				return
 			case <-end:
 			case <-wake:
+			case <-q.Ending:
+				ending = true
 			}
 			if !r.yieldNews(yield) {
 				return
@@ -245,7 +247,7 @@ func (r *reader) sources() func() []source {
 	held := 0
 	r.each(r.plane.seq.Load(), func(s *chunkSource, ring *ring, _ uint64) {
 		if r.query.Run == 0 && r.query.Runs == nil {
-			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; since shows them if the program has a log file"
+			s.lost, s.why = ring.forgotten(r.query.After), "or fewer are not in memory any more; since shows them if the program has a log file"
 		}
 		held += s.take(ring)
 		if !s.empty() {

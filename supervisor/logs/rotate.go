@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -106,10 +107,28 @@ func (f *fileSink) rotate() error {
 		f.abandon()
 	} else {
 		f.gen.retire(name)
+		f.remember(f.gen)
 		f.gen = nil
 		f.closeFile()
 	}
 	return f.open()
+}
+
+// pastFiles is of how many rotated files a sink remembers when their text came, after the rings have
+// forgotten the text.
+const pastFiles = 16
+
+// remember keeps a rotated file for the readers that ask for lines by their time. Without it, all lines of a
+// file that the rings have forgotten would be as new as its rotation.
+func (f *fileSink) remember(gen *generation) {
+	gen.shrink()
+	most := pastFiles
+	if backups := f.options.Load().Backups; backups > 0 {
+		most = min(most, backups)
+	}
+	f.plane.mu.Lock()
+	defer f.plane.mu.Unlock()
+	f.past = append(slices.Delete(f.past, 0, max(len(f.past)-most+1, 0)), gen)
 }
 
 // nextRotation tells when a file with that begin must be rotated, by its age or the time of day;

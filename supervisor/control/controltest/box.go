@@ -352,7 +352,8 @@ func (b *Box) Shutdowns() []string {
 	return slices.Clone(b.shutdowns)
 }
 
-// Read gives the selected lines. When following, it then waits for the end of the context.
+// Read gives the selected lines. When following, it then waits for the end of the context, or for the one
+// that the query names.
 func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 	return func(yield func(logs.Line) bool) {
 		for _, l := range b.fitting(q) {
@@ -361,7 +362,10 @@ func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 			}
 		}
 		if q.Follow {
-			<-ctx.Done()
+			select {
+			case <-ctx.Done():
+			case <-q.Ending:
+			}
 		}
 	}
 }
