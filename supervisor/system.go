@@ -141,8 +141,8 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	s.mu.Lock()
 	held := s.held[spec.Name]
 	s.mu.Unlock()
-	if held >= mostHeld {
-		return 0, fmt.Errorf("the pipes of %d earlier runs cannot be closed, because processes hold them (splice(2))", held)
+	if held += s.cfg.Logs.Held(spec.Name); held >= mostHeld {
+		return 0, fmt.Errorf("%d pipes of earlier runs cannot be closed, because processes hold them (splice(2))", held)
 	}
 	cmd, err := command(spec)
 	if err != nil {
@@ -242,8 +242,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// mostHeld is how many ended runs of a program may have pipes that a process holds. Each may occupy a
-// thread of agentinit for each pipe.
+// mostHeld is how many pipes of a program a process may hold when it starts again. Each occupies a thread of
+// agentinit.
 const mostHeld = 4
 
 // drop closes what a run holds in addition to its process. It does not wait for that, because a process can
