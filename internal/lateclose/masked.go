@@ -16,16 +16,12 @@ import (
 func Masked(call func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var before unix.Sigset_t
-	// The kernel refuses neither call.
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &everySignal, &before)
-	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }()
-	call()
-}
-
-var everySignal = func() (all unix.Sigset_t) {
+	var all, before unix.Sigset_t
 	for i := range all.Val {
 		all.Val[i] = ^all.Val[i]
 	}
-	return all
-}()
+	// The kernel refuses neither call.
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before)
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }()
+	call()
+}
