@@ -39,14 +39,14 @@ var arrows = map[string][]string{
 	"cmd/agentctl/quick":       {}, // what it imports is initialised before it
 	"cmd/agentctl/supervisord": {"schema", "supervisor/control/supervisord", "internal/escape", "internal/signame"},
 	"cmd/agentctl/picture":     {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/signame", "internal/sleep"},
+	"supervisor":               {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability", "internal/escape", "internal/highfd", "internal/lateclose", "internal/signame", "internal/sleep"},
 	"supervisor/ready":         {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/hostname", "internal/lateclose", "internal/outbound", "internal/rate", "internal/sleep"},
 	"supervisor/control":       {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "supervisor/control/supervisord", "internal/edits", "internal/escape", "internal/exchange", "internal/idle", "internal/ijson", "internal/lateclose", "internal/polled", "internal/problem", "internal/signame", "internal/sleep", "internal/table", "internal/wireschema"},
 	"supervisor/audit":         {"internal/safeopen"},
 	"supervisor/program":       {"internal/leased", "internal/plural"},
 	"supervisor/proc":          {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose", "internal/rate", "internal/signame"},
 	"supervisor/proc/child":    {}, // what it imports is initialised before it
-	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/plural", "internal/rotated", "internal/safeopen"},
+	"supervisor/logs":          {"internal/escape", "internal/highfd", "internal/lateclose", "internal/plural", "internal/rotated", "internal/safeopen"},
 	"supervisor/logs/forward":  {"supervisor/logs", "supervisor/program", "internal/hostname", "internal/otlp", "internal/outbound", "internal/sysroots"},
 	"supervisor/event":         {},
 	"supervisor/control/api":   {},

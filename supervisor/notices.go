@@ -73,7 +73,7 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 		if !r.forgotten {
 			s.spent[r.key.name] += e.CPU
 		}
-		r.drop()
+		s.dropLocked(r)
 		if e.Leaked > 0 {
 			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked, "pids": e.Left})
 		}

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/internal/signame"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -58,6 +61,7 @@ type System struct {
 	oom       *oomWatch
 	waiting   []Notice                 // notices that wait for room in the channel
 	spent     map[string]time.Duration // CPU time of ended runs
+	held      map[string]int           // by program: how many ended runs have pipes that a process holds
 }
 
 type runKey struct {
@@ -74,6 +78,8 @@ type systemRun struct {
 	proc    proc.Process
 	capture *logs.Capture
 	readyFD *os.File // read end of an fd probe's pipe, until a watch takes it
+	// watched is closed when the watch has closed readyFD; nil if no watch has taken it.
+	watched chan struct{}
 	report  func(Report)
 	untold  map[ReportKind]Report // see tell; System.mu
 	// forgotten says that the program was removed before this run ended. System.mu guards it.
@@ -93,6 +99,7 @@ func NewSystem(cfg SystemConfig) *System {
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
 		crashes: make(map[string]*Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration),
+		held: make(map[string]int),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -132,6 +139,12 @@ func (s *System) Notices() <-chan Notice { return s.notices }
 func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	key := runKey{spec.Name, run}
 	r := &systemRun{key: key, born: key, spec: spec}
+	s.mu.Lock()
+	held := s.held[spec.Name]
+	s.mu.Unlock()
+	if held += s.cfg.Logs.Held(spec.Name); held >= mostHeld {
+		return 0, fmt.Errorf("%d pipes of earlier runs cannot be closed, because processes hold them (splice(2))", held)
+	}
 	cmd, err := command(spec)
 	if err != nil {
 		return 0, err
@@ -148,7 +161,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)
 	if err != nil {
-		r.drop()
+		s.drop(r)
 		return 0, err
 	}
 	s.mu.Lock()
@@ -168,7 +181,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	}
 	s.register(r, err == nil)
 	if err != nil {
-		r.drop()
+		s.drop(r)
 		return 0, err
 	}
 	return r.proc.PID, nil
@@ -203,6 +216,7 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 		if r.readyFD, w, err = os.Pipe(); err != nil {
 			return nil, fmt.Errorf("cannot make the readiness pipe: %w", err)
 		}
+		r.readyFD = highfd.File(r.readyFD)
 		for len(cmd.Files) <= fd {
 			cmd.Files = append(cmd.Files, nil)
 		}
@@ -225,20 +239,43 @@ func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // closing a pipe's end loses no data
+		_ = f.Close() // closing pipes and a terminal loses no data
 	}
 }
 
-// drop closes what a run holds in addition to its process.
-func (r *systemRun) drop() {
+// mostHeld is how many pipes of a program a process may hold when it starts again. Each occupies a thread of
+// agentinit.
+const mostHeld = 4
+
+// drop closes what a run holds in addition to its process. It does not wait for that, because a process can
+// hold a pipe of the program: see lateclose.Masked.
+func (s *System) drop(r *systemRun) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(r)
+}
+
+// dropLocked is drop for a caller that holds mu.
+func (s *System) dropLocked(r *systemRun) {
 	if r.capture != nil && (r.spec.Kill != program.KillProcess || r.proc.ID == 0) {
 		r.capture.Abandon()
 	}
-	for _, f := range []*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY, r.proc.Slave} {
-		if f != nil {
-			_ = f.Close() // closing pipes and a terminal loses no data
-		}
+	files := slices.DeleteFunc([]*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY, r.proc.Slave}, func(f *os.File) bool { return f == nil })
+	if len(files) == 0 && r.watched == nil {
+		return
 	}
+	s.held[r.born.name]++
+	go func() {
+		lateclose.Masked(func() { closeAll(files) })
+		if r.watched != nil {
+			<-r.watched
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[r.born.name]--; s.held[r.born.name] == 0 {
+			delete(s.held, r.born.name)
+		}
+	}()
 }
 
 // register makes a started run known and delivers the notices that came before.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/lateclose/lingertest"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -693,4 +694,74 @@ func BenchmarkRestart(b *testing.B) {
 		}
 		st = box.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
 	}
+}
+
+// A process that holds a pipe of a program (splice(2)) keeps agentinit from closing it. Supervision goes on,
+// and the program does not start again and again: each run would occupy more threads of agentinit.
+func TestHeldPipes(t *testing.T) {
+	pipes := map[string]struct {
+		change func(*program.Spec)
+		state  program.State
+		fd     int
+	}{
+		"stdin": {func(s *program.Spec) { s.Stdin = program.StdinPipe }, program.Running, 0},
+		"ready": {func(s *program.Spec) {
+			s.Readiness = program.Readiness{Probes: []program.Probe{{Dialect: "fd", Target: "3"}}, Deadline: patience}
+		}, program.Starting, 3},
+	}
+	for name, p := range pipes {
+		t.Run(name, func(t *testing.T) {
+			b := newRealBox(t, Config{},
+				spec("holder", shell("exec sleep 1000"), p.change, func(s *program.Spec) { s.Backoff.Initial, s.Autostart = 0, false }),
+				spec("other", shell("exec sleep 1000")))
+			b.sup.Boot()
+			b.await("other", in(program.Running))
+			must(t, b.sup.Start(t.Context(), "holder"))
+			var release []func()
+			for range mostHeld {
+				st := b.await("holder", func(st Status) bool { return st.State == p.state && st.PID > 0 })
+				// Another process must have the program's own end too: otherwise the program cannot end either.
+				defer unix.Close(descriptorOf(t, st.PID, p.fd))
+				end, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", st.PID, p.fd), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				release = append(release, lingertest.HoldPipe(t, end))
+				unix.Close(end)
+				must(t, b.sup.Stop(t.Context(), "holder"))
+				b.await("holder", in(program.Stopped))
+				must(t, b.sup.Start(t.Context(), "holder"))
+			}
+			if st := b.await("holder", in(program.Backoff, program.Fatal)); !strings.Contains(st.Reason, "processes hold them") {
+				t.Errorf("the reason is %s", st.Reason)
+			}
+			must(t, b.sup.Restart(t.Context(), "other"))
+			b.await("other", in(program.Running))
+			for _, end := range release {
+				end()
+			}
+			waitUntil(t, func() bool {
+				b.sys.mu.Lock()
+				defer b.sys.mu.Unlock()
+				return b.sys.held["holder"] == 0
+			})
+			must(t, b.sup.Restart(t.Context(), "holder"))
+			b.await("holder", in(p.state))
+		})
+	}
+}
+
+// descriptorOf duplicates a descriptor of another process.
+func descriptorOf(t *testing.T, pid, fd int) int {
+	t.Helper()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	own, err := unix.PidfdGetfd(pidfd, fd, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
 }

@@ -3,7 +3,11 @@
 // (supervisor/proc). It must never decide which descriptors a process gets.
 package highfd
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 // First is the lowest high number. agentinit itself uses fewer descriptors, except for connections.
 const First = 256
@@ -26,4 +30,25 @@ func Raise(fd int) int {
 	}
 	unix.Close(fd)
 	return high
+}
+
+// File is Raise for the end of a pipe. It returns the file to use instead of f, or f if the number stays.
+func File(f *os.File) *os.File {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return f
+	}
+	high := -1
+	err = raw.Control(func(fd uintptr) {
+		// A copy: f closes its own number.
+		if low, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			high = Raise(low)
+		}
+	})
+	if err != nil || high < 0 {
+		return f
+	}
+	name := f.Name()
+	_ = f.Close() // the copy stays
+	return os.NewFile(uintptr(high), name)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/highfd"
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // Options describe the capture of one run of a program.
@@ -100,6 +101,7 @@ type stream struct {
 	abandoned atomic.Bool
 	expected  atomic.Bool // whether it is in the reactor's partials
 	ended     atomic.Bool
+	held      atomic.Bool // a goroutine that its reactor has replaced waits in a read of it
 	pid       int
 	credit    int // what was taken of Plane.pipes
 	frame     framer
@@ -304,8 +306,8 @@ func (s *stream) unread() bool {
 	return err == nil && n > 0 && fds[0].Revents&unix.POLLIN != 0
 }
 
-// owned tells whether a pump has the stream.
-func (s *stream) owned() bool { return s.queue != nil && s.queue.owns(s) }
+// owned tells whether another goroutine has the stream: a pump, or one that waits in a read.
+func (s *stream) owned() bool { return s.held.Load() || s.queue != nil && s.queue.owns(s) }
 
 // unfinished tells whether there is an unfinished line that is not in the reactor's list yet.
 func (s *stream) unfinished() bool {
@@ -439,7 +441,7 @@ func (s *stream) end() {
 // drop closes a stream whose reactor has ended.
 func (s *stream) drop() {
 	if s.ended.CompareAndSwap(false, true) {
-		_ = unix.Close(s.fd)
+		lateclose.Masked(func() { _ = unix.Close(s.fd) })
 		s.end()
 	}
 }

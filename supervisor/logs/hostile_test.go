@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/lateclose/lingertest"
 	"github.com/dreamlab-ai/agentinit/internal/rotated"
 )
 
@@ -235,5 +237,45 @@ func TestClockJumps(t *testing.T) {
 	}
 	if got := strings.Join(texts(all(p, Query{Files: true})), " "); got != "first second third fourth fifth sixth" {
 		t.Errorf("they are read as %q", got)
+	}
+}
+
+// A process can hold the pipe of a program (splice(2)). Then only this pipe is not read: the output of other
+// programs comes, and the plane closes.
+func TestHeldPipe(t *testing.T) {
+	for name, closed := range map[string]bool{"released": false, "closed": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlane(t, Config{})
+			holder, heldOut, heldErr := open(t, p, Options{Program: "holder"})
+			var others []*os.File
+			for range 2 * maxReactors {
+				_, stdout, stderr := open(t, p, Options{Program: "other"})
+				others = append(others, stdout, stderr)
+			}
+			release := lingertest.HoldPipe(t, fileno(heldOut))
+			holder.Abandon() // so that the reactor reads, though the pipe is empty
+			waitForHeld(p, 1)
+			for _, f := range others {
+				write(t, f, "line\n")
+			}
+			waitForLines(p, len(others))
+			closeAll(t, others...)
+			if closed {
+				if err := p.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			release()
+			closeAll(t, heldOut, heldErr)
+			<-holder.Done()
+			waitForHeld(p, 0)
+		})
+	}
+}
+
+// waitForHeld waits until n pipes of the program "holder" are held.
+func waitForHeld(p *Plane, n int) {
+	for p.Held("holder") != n {
+		runtime.Gosched()
 	}
 }

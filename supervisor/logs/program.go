@@ -16,6 +16,9 @@ type programLog struct {
 
 	limit limiter
 
+	// held is how many pipes of the program a goroutine waits for that its reactor has replaced.
+	held atomic.Int32
+
 	mu      sync.Mutex
 	rings   [2]ring
 	subs    []*Subscription
@@ -39,6 +42,17 @@ func (p *Plane) program(name string) *programLog {
 		p.made.Add(1)
 	}
 	return pl
+}
+
+// Held tells how many pipes of the program cannot be read or closed, because a process holds them. Each
+// occupies a thread.
+func (p *Plane) Held(program string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pl := p.programs[program]; pl != nil {
+		return int(pl.held.Load())
+	}
+	return 0
 }
 
 // leavingShare is the share of the budget that the lines of removed programs may take.

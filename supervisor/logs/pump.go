@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // This file is the fast path from a stream to its log file, past the queue. As long as the disk
@@ -167,7 +169,9 @@ func (f *fileSink) pump(s *stream) pumped {
 		}
 		start := pumpHead - held
 		copy(buf[start:pumpHead], s.frame.carry)
-		n, open := s.read(buf[pumpHead:])
+		var n int
+		var open bool
+		lateclose.Masked(func() { n, open = s.read(buf[pumpHead:]) })
 		if n > 0 && !f.move(s, buf[start:pumpHead+n], held) {
 			return pumpedMore // or its reactor has the stream already, which pumpOne checks
 		}

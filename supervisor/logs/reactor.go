@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // reactor reads many pipes with one goroutine. Two thousand silent pipes cost two thousand
@@ -17,7 +20,7 @@ import (
 // instance itself, so an idle reactor occupies no thread and never wakes up.
 //
 // Only this goroutine uses a stream's reading state and closes its descriptor. All others post
-// commands.
+// commands. If it waits in a system call, another goroutine takes its place: see call.
 type reactor struct {
 	epoll *os.File
 	raw   syscall.RawConn
@@ -29,6 +32,18 @@ type reactor struct {
 	mu     sync.Mutex
 	posted []command
 	closed bool
+
+	// caller is the stream on whose pipe the goroutine makes a system call, since called; nil if there is
+	// none. watch looks after it; nil if it is not armed. All three are guarded by mu.
+	caller *stream
+	called time.Time
+	watch  *time.Timer
+
+	// What the goroutine has taken and not handled yet, so that another one can go on.
+	events      [64]unix.EpollEvent
+	next, count int
+	todo        []command
+	stopping    bool // after opStop, or if the reactor's own descriptors fail
 
 	streams  map[int32]*stream
 	partials []*stream // streams with an unfinished line that may have to be flushed
@@ -126,35 +141,109 @@ func (r *reactor) stop() {
 }
 
 func (r *reactor) run() {
-	defer close(r.done)
-	var events [64]unix.EpollEvent
 	for {
-		n, err := r.wait(events[:])
-		if err != nil {
-			// This happens only if other code has closed one of the reactor's descriptors. Without
-			// them no program's output can be read. So close the pipes: the writers get EPIPE
-			// instead of blocking for ever.
-			r.shut()
-			return
-		}
 		buf := readBuffers.Get().(*[readSize]byte)
-		stop := false
-		for _, ev := range events[:n] {
-			if ev.Fd == int32(r.wake) {
-				stop = r.commands(buf[:])
-			} else if s := r.streams[ev.Fd]; s != nil {
-				r.readable(s, buf[:])
-			}
-		}
+		r.handle(buf[:])
 		readBuffers.Put(buf)
 		if r.draining && len(r.streams) == 0 {
 			r.settled()
 		}
-		if stop {
+		if r.stopping {
 			r.shut()
+			close(r.done)
 			return
 		}
+		n, err := r.wait(r.events[:])
+		r.next, r.count = 0, n
+		if err != nil {
+			// This happens only if other code has closed one of the reactor's descriptors. Without
+			// them no program's output can be read. So close the pipes: the writers get EPIPE
+			// instead of blocking for ever.
+			r.next, r.count, r.stopping = 0, 0, true
+		}
 	}
+}
+
+// handle does what was taken from the kernel and from the other goroutines.
+func (r *reactor) handle(buf []byte) {
+	r.commands(buf)
+	for r.next < r.count {
+		ev := r.events[r.next]
+		r.next++
+		if ev.Fd == int32(r.wake) {
+			r.take()
+			r.commands(buf)
+		} else if s := r.streams[ev.Fd]; s != nil {
+			r.readable(s, buf)
+		}
+	}
+}
+
+// callPatience is how long a system call on a pipe may take before another goroutine takes over. It
+// normally takes some microseconds.
+const callPatience = 100 * time.Millisecond
+
+// call makes a system call on the pipe of a stream. A program can make it wait for ever: see
+// lateclose.Masked. The other streams do not wait: another goroutine takes over the reactor, and call
+// returns true. The caller then no longer is the reactor's goroutine, and has only the stream.
+func (r *reactor) call(s *stream, do func()) (replaced bool) {
+	r.mu.Lock()
+	r.caller, r.called = s, time.Now()
+	if r.watch == nil {
+		r.watch = time.AfterFunc(callPatience, r.look)
+	}
+	r.mu.Unlock()
+	lateclose.Masked(do)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.caller != s {
+		return true
+	}
+	r.caller = nil
+	return false
+}
+
+// look is called by the timer: it replaces a goroutine that waits in a system call.
+func (r *reactor) look() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watch = nil
+	s := r.caller
+	if s == nil {
+		return
+	}
+	if left := callPatience - time.Since(r.called); left > 0 {
+		r.watch = time.AfterFunc(left, r.look)
+		return
+	}
+	r.caller = nil
+	s.held.Store(true)
+	s.program.held.Add(1)
+	r.unregister(s)
+	if r.streams[int32(s.fd)] == s {
+		delete(r.streams, int32(s.fd))
+	}
+	go r.run()
+}
+
+// read reads a stream once. If that takes so long that another goroutine has replaced this one, read gives
+// the stream back to it and ends this one.
+func (r *reactor) read(s *stream, buf []byte) (n int, open bool) {
+	if !r.call(s, func() { n, open = s.read(buf) }) {
+		return n, open
+	}
+	s.backlog = append([]byte(nil), buf[:n]...)
+	s.program.held.Add(-1)
+	s.held.Store(false)
+	op := opResume
+	if !open {
+		op = opEnd
+	}
+	if !r.post(command{op: op, stream: s}) {
+		s.drop() // the plane has been closed
+	}
+	runtime.Goexit()
+	return 0, false
 }
 
 func (r *reactor) wait(events []unix.EpollEvent) (n int, err error) {
@@ -172,14 +261,21 @@ func (r *reactor) wait(events []unix.EpollEvent) (n int, err error) {
 	return n, err
 }
 
-func (r *reactor) commands(buf []byte) (stop bool) {
+// take takes what other goroutines have posted.
+func (r *reactor) take() {
 	var count [8]byte
 	retry(func() error { _, err := unix.Read(r.wake, count[:]); return err })
 	r.mu.Lock()
-	posted := r.posted
+	r.todo = append(r.todo, r.posted...)
 	r.posted = nil
 	r.mu.Unlock()
-	for _, c := range posted {
+}
+
+func (r *reactor) commands(buf []byte) {
+	for len(r.todo) > 0 {
+		c := r.todo[0]
+		r.todo[0] = command{}
+		r.todo = r.todo[1:]
 		switch c.op {
 		case opAdd:
 			r.add(c.stream)
@@ -200,13 +296,13 @@ func (r *reactor) commands(buf []byte) (stop bool) {
 		case opDrain:
 			r.draining = true
 			for _, s := range r.streams {
-				r.abandon(s, buf)
+				r.todo = append(r.todo, command{op: opAbandon, stream: s})
 			}
 		case opStop:
-			stop = true
+			r.stopping = true
 		}
 	}
-	return stop
+	r.todo = nil
 }
 
 func (r *reactor) add(s *stream) {
@@ -294,7 +390,7 @@ func (r *reactor) readable(s *stream, buf []byte) {
 // serve reads once, so that a program with much output does not keep the others waiting. False means
 // that the stream has ended, or that its sink holds it and will resume it.
 func (r *reactor) serve(s *stream, buf []byte) bool {
-	n, open := s.read(buf)
+	n, open := r.read(s, buf)
 	if n > 0 && !s.consume(buf[:n], false) {
 		// EPOLLHUP cannot be masked, so a held stream leaves the epoll set.
 		r.unregister(s)
@@ -395,7 +491,7 @@ func (r *reactor) abandon(s *stream, buf []byte) {
 	// A pipe holds at most /proc/sys/fs/pipe-max-size, 1 MiB unless an administrator changed that.
 	// Its writer may be faster than this loop.
 	for taken := 0; s.started && taken < 1<<20; {
-		n, open := s.read(buf)
+		n, open := r.read(s, buf)
 		if n > 0 {
 			s.consume(buf[:n], true)
 			taken += n
@@ -415,8 +511,13 @@ func (r *reactor) finish(s *stream) {
 	if r.streams[int32(s.fd)] == s {
 		delete(r.streams, int32(s.fd))
 	}
-	_ = unix.Close(s.fd) // closing the read end of a pipe loses no data
+	// Closing the read end of a pipe loses no data.
+	replaced := r.call(s, func() { _ = unix.Close(s.fd) })
 	s.end()
+	if replaced {
+		s.program.held.Add(-1)
+		runtime.Goexit()
+	}
 }
 
 func (r *reactor) shut() {

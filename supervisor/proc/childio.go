@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 )
 
 // childIO holds both sides of the descriptors that a process gets.
@@ -97,7 +99,8 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 		if err != nil {
 			return nil, &StartError{Op: "standard input", Err: err}
 		}
-		files[0], io.stdin, io.child = r, w, append(io.child, r)
+		// A process that starts meanwhile must have no copy of our end: a program may hold up its close.
+		files[0], io.stdin, io.child = r, highfd.File(w), append(io.child, r)
 	}
 	if c.TTY {
 		if err := io.openTerminal(c, files); err != nil {
