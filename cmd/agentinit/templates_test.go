@@ -145,7 +145,6 @@ func TestPodAddress(t *testing.T) {
 		``:                                     "http://127.0.0.1:8484",
 		`port = 9000`:                          "http://127.0.0.1:9000",
 		`bind = "0.0.0.0"`:                     "http://127.0.0.1:8484",
-		`bind = ""`:                            "http://127.0.0.1:8484",
 		"bind = \"::\"\nport = 1":              "http://[::1]:1",
 		`bind = "[fd00::7]"`:                   "http://[fd00::7]:8484",
 		`bind = "pods.example"`:                "http://pods.example:8484",
