@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
@@ -112,37 +108,20 @@ func (s *System) target(spec *program.Spec, run uint64, report func(Report)) rea
 	r.untold = nil
 	if r.readyFD != nil {
 		r.watched = make(chan struct{})
-		t.ReadyFD, r.readyFD = watchedFD{r.readyFD, r.watched}, nil
+		t.ReadyFD, r.readyFD = watchedFD{lateclose.Pipe{File: r.readyFD}, r.watched}, nil
 	}
 	return t
 }
 
 // watchedFD tells when the watch has closed the descriptor.
 type watchedFD struct {
-	*os.File
+	lateclose.Pipe
 	closed chan struct{}
 }
 
-func (f watchedFD) Close() (err error) {
+func (f watchedFD) Close() error {
 	defer close(f.closed)
-	lateclose.Masked(func() { err = f.File.Close() })
-	return err
-}
-
-// Read implements ready.ReadFD.
-func (f watchedFD) Read(b []byte) (n int, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	waitErr := raw.Read(func(fd uintptr) bool {
-		lateclose.Masked(func() { n, err = unix.Read(int(fd), b) })
-		return err != unix.EAGAIN
-	})
-	if waitErr == nil && err == nil && n == 0 {
-		err = io.EOF
-	}
-	return max(0, n), errors.Join(waitErr, err)
+	return f.Pipe.Close()
 }
 
 // heard handles what a program says through the notification socket. Its first readiness and watchdog

@@ -239,7 +239,7 @@ func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // closing pipes and a terminal loses no data
+		_ = lateclose.Pipe{File: f}.Close() // closing a terminal loses no data either
 	}
 }
 
@@ -266,7 +266,7 @@ func (s *System) dropLocked(r *systemRun) {
 	}
 	s.held[r.born.name]++
 	go func() {
-		lateclose.Masked(func() { closeAll(files) })
+		closeAll(files)
 		if r.watched != nil {
 			<-r.watched
 		}

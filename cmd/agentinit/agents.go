@@ -15,6 +15,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -220,7 +221,7 @@ func (o *agentOutput) abandon() {
 func closePipes(files [2]*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // closing a pipe's end loses no data
+			_ = lateclose.Pipe{File: f}.Close()
 		}
 	}
 }
@@ -240,7 +241,7 @@ func (o *agentOutput) pump(s orchestrator.Stream) {
 	buf := make([]byte, agentRead)
 	tee := o.copies[s]
 	for {
-		n, err := o.read[s].Read(buf)
+		n, err := lateclose.Pipe{File: o.read[s]}.Read(buf)
 		if n > 0 {
 			o.deliver(s, buf[:n])
 			if tee != nil {

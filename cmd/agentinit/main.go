@@ -32,7 +32,10 @@ func main() {
 	// the Go runtime has installed its handlers, the kernel drops a signal to PID 1, so that
 	// stopping the container takes its whole time limit. No code of this module can run earlier.
 	time.Local = program.LocalZone(os.LookupEnv("TZ"))
-	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()))
+	// The thread of this goroutine is there for signals, see early.
+	code := make(chan int)
+	go func() { code <- run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()) }()
+	os.Exit(<-code)
 }
 
 // options are what the command line says.

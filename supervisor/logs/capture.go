@@ -232,7 +232,7 @@ func (c *Capture) Abandon() {
 func (c *Capture) closeWriteEnds() {
 	for _, f := range []*os.File{c.Stdout, c.Stderr} {
 		if f != nil {
-			_ = f.Close() // agentinit never writes to this write end
+			_ = lateclose.Pipe{File: f}.Close()
 		}
 	}
 	c.Stdout, c.Stderr = nil, nil

@@ -7,6 +7,10 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // Result is how a one-shot command ended.
@@ -113,11 +117,11 @@ func newCapture(c *Command, maxOutput int) (*capture, error) {
 
 // started closes agentinit's copy of the write end and begins to read.
 func (k *capture) started() {
-	k.w.Close()
+	_ = lateclose.Pipe{File: k.w}.Close()
 	go func() {
 		defer close(k.done)
 		// The error is the end of the pipe or the deadline set in finish: neither matters.
-		_, _ = io.Copy(k, k.r)
+		_, _ = io.Copy(k, lateclose.Pipe{File: k.r})
 	}()
 }
 
@@ -161,7 +165,9 @@ func (k *capture) takeRest() {
 	// The error repeats that of the last read, which ends the loop.
 	_ = rc.Read(func(fd uintptr) bool {
 		for total := 0; total < pipeMost; {
-			n, err := readRetry(int(fd), buf)
+			var n int
+			var err error
+			lateclose.Masked(func() { n, err = unix.Read(int(fd), buf) })
 			if n <= 0 || err != nil {
 				break
 			}
@@ -172,4 +178,4 @@ func (k *capture) takeRest() {
 	})
 }
 
-func (k *capture) close() { k.r.Close() }
+func (k *capture) close() { _ = lateclose.Pipe{File: k.r}.Close() }

@@ -11,6 +11,11 @@
 // the runtime has set its handlers is dropped by the kernel, as with every init: no Go
 // program can be asked earlier.
 //
+// It also keeps the first thread of the process for main, which only waits. The kernel gives a signal for
+// the process to its first thread, unless that thread blocks it (complete_signal in kernel/signal.c). If
+// that thread waited in a system call that no signal interrupts, such as a read from a dead disk, no other
+// thread would take the signal, and agentinit would not hear of TERM.
+//
 // It must not import anything that would make Go initialise it later, and must not do anything
 // else.
 package early
@@ -18,6 +23,7 @@ package early
 import (
 	"os"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 )
@@ -71,6 +77,7 @@ func notify(caught chan os.Signal, signals ...os.Signal) {
 func listen() (caught chan os.Signal, complete chan struct{}) {
 	complete = make(chan struct{})
 	caught = make(chan os.Signal, held)
+	runtime.LockOSThread() // packages are initialised on the first thread
 	install()
 	go func() {
 		defer close(complete)

@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -30,6 +31,31 @@ func TestMain(m *testing.M) {
 		select {} // another thread may get the signal, and later
 	}
 	os.Exit(m.Run())
+}
+
+// The first thread takes the signals, so no goroutine but main's may run on it: it could wait there in a
+// system call that no signal interrupts.
+func TestFirstThreadOnlyWaits(t *testing.T) {
+	var here sync.WaitGroup
+	all := make(chan struct{})
+	threads := make(chan int, 64)
+	here.Add(cap(threads))
+	for range cap(threads) {
+		go func() {
+			runtime.LockOSThread() // all have a thread at the same time, so idle threads are used too
+			defer runtime.UnlockOSThread()
+			threads <- syscall.Gettid()
+			here.Done()
+			<-all
+		}()
+	}
+	here.Wait()
+	close(all)
+	for range cap(threads) {
+		if <-threads == os.Getpid() {
+			t.Error("a goroutine runs on the first thread")
+		}
+	}
 }
 
 const siQueue = -1

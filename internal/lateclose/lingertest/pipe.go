@@ -23,7 +23,7 @@ func HoldPipe(t testing.TB, fd int) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tid, ended := make(chan int), make(chan struct{})
+	tid, ended := make(chan int, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
 		runtime.LockOSThread() // the thread ends with the goroutine
@@ -39,14 +39,14 @@ func HoldPipe(t testing.TB, fd int) (release func()) {
 		unix.Close(pair[0])
 		unix.Close(own)
 	}()
-	// The file says "running" unless the thread waits in a system call.
-	file, inSplice := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid), fmt.Sprintf("%d ", unix.SYS_SPLICE)
+	// The file names the function of the kernel in which the thread waits.
+	file := fmt.Sprintf("/proc/self/task/%d/wchan", <-tid)
 	for waits := false; !waits; {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		waits = strings.HasPrefix(string(b), inSplice)
+		waits = strings.HasPrefix(string(b), "unix_stream")
 	}
 	released := false
 	release = func() {
