@@ -12,13 +12,15 @@ import (
 // following is what a System knows of the main process of a run: the one that was
 // started, or the one that the program has named (MAINPID= of sd_notify(3)). System.mu.
 type following struct {
-	notifies  bool        // it was given the notification socket
-	main      int         // its pid
-	ends      []proc.Exit // held back, and the latest that was not of the main process
-	flushing  bool        // they wait for what the program has said before
-	told      bool        // the end of the main process was passed on
-	withdrawn string      // why the program is not ready any more, by its own words
-	changes   int         // how often the program has named a main process or withdrawn its readiness since changesAt
+	notifies bool        // it was given the notification socket
+	main     int         // its pid
+	ends     []proc.Exit // held back, and the latest that was not of the main process
+	flushing bool        // they wait for what the program has said before
+	told     bool        // the end of the main process was passed on
+
+	// Only the goroutine that receives messages uses the fields below.
+	withdrawn string // why the program is not ready any more, by its own words
+	changes   int    // how often the program has named a main process or withdrawn its readiness since changesAt
 	changesAt time.Time
 }
 
@@ -30,7 +32,7 @@ const (
 )
 
 // mayChange tells whether the program may change what is known of it, and whether a refusal is to be
-// told. The caller holds mu.
+// told.
 func (f *following) mayChange(now time.Time) (ok, tell bool) {
 	if now.Sub(f.changesAt) >= changesEvery {
 		f.changes, f.changesAt = 0, now
@@ -39,8 +41,13 @@ func (f *following) mayChange(now time.Time) (ok, tell bool) {
 	return f.changes <= changesMost, f.changes == changesMost+1
 }
 
-func (s *System) tooManyChanges(m ready.Message) {
-	s.refused(m.Sender, fmt.Sprintf("%s names main processes or withdraws its readiness more than %d times a minute", m.Program, changesMost))
+// mayChange is that of the run. It tells the refusal.
+func (s *System) mayChange(r *systemRun, m ready.Message) bool {
+	ok, tell := r.mayChange(time.Now())
+	if tell {
+		s.refused(m.Sender, fmt.Sprintf("%s names main processes or withdraws its readiness more than %d times a minute", m.Program, changesMost))
+	}
+	return ok
 }
 
 // follow makes the process that a message names the main process of the run. It is
@@ -48,15 +55,8 @@ func (s *System) tooManyChanges(m ready.Message) {
 func (s *System) follow(r *systemRun, m ready.Message) {
 	s.mu.Lock()
 	same, id := r.main == m.MainPID, r.proc.ID
-	ok, tell := same, false
-	if !same {
-		ok, tell = r.mayChange(time.Now())
-	}
 	s.mu.Unlock()
-	if tell {
-		s.tooManyChanges(m)
-	}
-	if same || !ok {
+	if same || !s.mayChange(r, m) {
 		return
 	}
 	if err := s.cfg.Owner.Follow(id, m.MainPID); err != nil {
@@ -77,22 +77,11 @@ func (s *System) follow(r *systemRun, m ready.Message) {
 // withdraw takes back the readiness of a program that says so, and gives it back when it says that
 // it is ready again.
 func (s *System) withdraw(r *systemRun, m ready.Message) {
-	s.mu.Lock()
-	same := r.withdrawn == m.Withdrawn
-	ok, tell := !same, false
-	if !same && m.Withdrawn != "" {
-		ok, tell = r.mayChange(time.Now())
+	if r.withdrawn == m.Withdrawn || m.Withdrawn != "" && !s.mayChange(r, m) {
+		return
 	}
-	if ok {
-		r.withdrawn = m.Withdrawn
-	}
-	s.mu.Unlock()
-	if tell {
-		s.tooManyChanges(m)
-	}
-	if ok {
-		s.tell(r, Report{Kind: ReportWithdrawn, Reason: m.Withdrawn})
-	}
+	r.withdrawn = m.Withdrawn
+	s.tell(r, Report{Kind: ReportWithdrawn, Reason: m.Withdrawn})
 }
 
 // holdBack keeps the ends of a run whose program may have named another main process

@@ -16,16 +16,8 @@ const First = 256
 // closed. If no number from First on is free in the lower three quarters of the limit, the number
 // stays: the highest ones are a reserve (proc's checkDescriptors). It is safe for concurrent use.
 func Raise(fd int) int {
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || fd >= First {
-		return fd
-	}
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First)
-	if err != nil {
-		return fd
-	}
-	if uint64(high) >= limit.Cur-limit.Cur/4 {
-		unix.Close(high)
+	high, ok := duplicate(fd)
+	if !ok {
 		return fd
 	}
 	unix.Close(fd)
@@ -38,17 +30,28 @@ func File(f *os.File) *os.File {
 	if err != nil {
 		return f
 	}
-	high := -1
-	err = raw.Control(func(fd uintptr) {
-		// A copy: f closes its own number.
-		if low, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			high = Raise(low)
-		}
-	})
-	if err != nil || high < 0 {
+	high, ok := 0, false
+	if err := raw.Control(func(fd uintptr) { high, ok = duplicate(int(fd)) }); err != nil || !ok {
 		return f
 	}
 	name := f.Name()
 	_ = f.Close() // the copy stays
 	return os.NewFile(uintptr(high), name)
+}
+
+// duplicate copies a low descriptor to a high number. ok is false if the number must stay.
+func duplicate(fd int) (high int, ok bool) {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || fd >= First {
+		return 0, false
+	}
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First)
+	if err != nil {
+		return 0, false
+	}
+	if uint64(high) >= limit.Cur-limit.Cur/4 {
+		unix.Close(high)
+		return 0, false
+	}
+	return high, true
 }

@@ -1,7 +1,7 @@
 // Package lateclose owns the close of descriptors that may take long. Hand is for agentinit's own:
 // the kernel closes them later, so that an exit does not wait. It must never be used for a
 // descriptor whose close another process notices, because the time of the close is unknown. Strays
-// is for those that other processes have passed to agentinit, and Masked for pipes of programs.
+// is for those that other processes have passed to agentinit, and Pipe for the pipes of programs.
 package lateclose
 
 import "golang.org/x/sys/unix"
